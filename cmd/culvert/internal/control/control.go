@@ -1,0 +1,232 @@
+// Package control is how the culvert commands speak to a running gateway: HTTP with JSON over a Unix socket that only its
+// owner may open. The documents are the types below; `culvert status --json` prints them unchanged.
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// DefaultSocket is where a gateway listens unless its configuration says otherwise.
+const DefaultSocket = "/run/culvert/control.sock"
+
+// Status is the whole gateway at one moment.
+type Status struct {
+	Version  string    `json:"version"`
+	PID      int       `json:"pid"`
+	Started  time.Time `json:"started"`
+	Config   string    `json:"config"`
+	Loaded   time.Time `json:"config_loaded"`
+	Engine   string    `json:"engine"`
+	Workers  int       `json:"workers"`
+	Tunnels  int       `json:"tunnels"`
+	TUN      TUN       `json:"tun"`
+	Links    []Link    `json:"links"`
+	Lanes    []Lane    `json:"lanes"`
+	Balanced bool      `json:"balanced"` // every lane's books
+}
+
+// TUN is the inner side.
+type TUN struct {
+	Name     string `json:"name"`
+	MTU      int    `json:"mtu"`
+	Offloads string `json:"offloads"`
+}
+
+// Link is one outer side.
+type Link struct {
+	Name     string         `json:"name"`
+	Local    netip.AddrPort `json:"local"`
+	Offloads string         `json:"offloads"`
+}
+
+// Lane is one lane's books: packets_in = packets_out + the sum of drops + in_flight.
+type Lane struct {
+	Name       string            `json:"name"`
+	PacketsIn  uint64            `json:"packets_in"`
+	PacketsOut uint64            `json:"packets_out"`
+	BytesIn    uint64            `json:"bytes_in"`
+	BytesOut   uint64            `json:"bytes_out"`
+	InFlight   uint64            `json:"in_flight"`
+	Drops      map[string]uint64 `json:"drops"` // by cause; causes that never occurred are left out
+	Bursts     uint64            `json:"bursts"`
+	Spilled    uint64            `json:"spilled"`
+	PTBSent    uint64            `json:"ptb_sent"`
+	Balanced   bool              `json:"balanced"`
+}
+
+// SA is one security association; its keys are not part of it.
+type SA struct {
+	Name         string     `json:"name"`
+	Direction    string     `json:"direction"` // "out", "in"
+	SPI          string     `json:"spi"`       // 0x and eight digits
+	Src          string     `json:"src"`
+	Dst          string     `json:"dst"`
+	Link         string     `json:"link"`
+	Transform    string     `json:"transform"`
+	KeyBits      int        `json:"key_bits"`
+	ICVBits      int        `json:"icv_bits"`
+	ESN          bool       `json:"esn"`
+	ReplayWindow int        `json:"replay_window"`
+	Sequence     uint64     `json:"sequence"` // last sent, or highest received
+	MaxInner     int        `json:"max_inner,omitempty"`
+	Packets      uint64     `json:"packets"`
+	Bytes        uint64     `json:"bytes"`
+	Duplicates   uint64     `json:"duplicates"`
+	TooOld       uint64     `json:"too_old"`
+	BadICV       uint64     `json:"bad_icv"`
+	Added        time.Time  `json:"added"`
+	LastUsed     *time.Time `json:"last_used,omitempty"`
+	Expired      bool       `json:"expired"`
+}
+
+// Policy is one row of the SPD.
+type Policy struct {
+	Name      string `json:"name"`
+	Direction string `json:"direction"`
+	Priority  int    `json:"priority"`
+	Selector  string `json:"selector"`
+	Action    string `json:"action"`
+	SA        string `json:"sa,omitempty"` // the SA that protects it
+}
+
+// Source is the gateway as the socket sees it.
+type Source interface {
+	Status() Status
+	SAs() []SA
+	Policies() []Policy
+}
+
+// Server answers on the Unix socket.
+type Server struct {
+	http *http.Server
+	path string
+	ln   net.Listener
+}
+
+// Listen makes the socket, mode 0600, in a directory that is made when it is missing. A socket that a dead gateway left
+// behind is replaced; one that a living gateway answers on is an error.
+func Listen(path string, src Source) (*Server, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("control: make the directory of the socket: %w", err)
+	}
+	if c, err := net.Dial("unix", path); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("control: a gateway already answers on %s; stop it, or give this one another `control` path", path)
+	}
+	if fi, err := os.Lstat(path); err == nil {
+		if fi.Mode()&os.ModeSocket == 0 {
+			return nil, fmt.Errorf("control: %s is in the way and is not a socket; remove it, or choose another `control` path", path)
+		}
+		os.Remove(path)
+	}
+	old := syscall.Umask(0o177) // the socket is never open to others, not even for a moment
+	ln, err := net.Listen("unix", path)
+	syscall.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("control: %w", err)
+	}
+	mux := http.NewServeMux()
+	answer := func(f func() any) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			enc := json.NewEncoder(w)
+			enc.SetIndent("", "  ")
+			enc.Encode(f())
+		}
+	}
+	mux.HandleFunc("GET /status", answer(func() any { return src.Status() }))
+	mux.HandleFunc("GET /sas", answer(func() any { return src.SAs() }))
+	mux.HandleFunc("GET /policies", answer(func() any { return src.Policies() }))
+	s := &Server{path: path, ln: ln, http: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}}
+	go s.http.Serve(ln)
+	return s, nil
+}
+
+// Close stops answering and removes the socket.
+func (s *Server) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return s.http.Shutdown(ctx)
+}
+
+// Client asks the gateway behind one socket.
+type Client struct {
+	path string
+	http http.Client
+}
+
+// Dial prepares a client for the socket at path; it connects with each question.
+func Dial(path string) *Client {
+	c := &Client{path: path}
+	c.http.Timeout = 10 * time.Second
+	c.http.Transport = &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		},
+	}
+	return c
+}
+
+// Raw gives the document behind what ("status", "sas", "policies") as the gateway sent it.
+func (c *Client) Raw(what string) ([]byte, error) {
+	r, err := c.http.Get("http://culvert/" + what)
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("control: %s may not be opened by this user; use root", c.path)
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fmt.Errorf("control: no gateway answers on %s; start one with `culvert run -c FILE`, or name its socket with --control", c.path)
+	case err != nil:
+		return nil, fmt.Errorf("control: %w", err)
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, fmt.Errorf("control: read the answer: %w", err)
+	}
+	if r.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("control: the gateway answered %s to %q", r.Status, what)
+	}
+	return body, nil
+}
+
+// Status asks for the gateway's status.
+func (c *Client) Status() (s Status, err error) {
+	err = c.get("status", &s)
+	return s, err
+}
+
+// SAs asks for the SAD.
+func (c *Client) SAs() (s []SA, err error) {
+	err = c.get("sas", &s)
+	return s, err
+}
+
+// Policies asks for the SPD.
+func (c *Client) Policies() (p []Policy, err error) {
+	err = c.get("policies", &p)
+	return p, err
+}
+
+func (c *Client) get(what string, into any) error {
+	b, err := c.Raw(what)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return fmt.Errorf("control: the answer to %q: %w", what, err)
+	}
+	return nil
+}
