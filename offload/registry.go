@@ -25,7 +25,7 @@ type Result struct {
 type Report struct {
 	Engine  string
 	Caps    Caps
-	Err     error    // why the whole engine is out: what Probe said
+	Err     error    // why the whole engine is out: what Probe said, or that it stalled or panicked
 	Results []Result // one per transform of Caps
 	Took    time.Duration
 }
@@ -53,7 +53,10 @@ func NewRegistry(engines ...Engine) *Registry {
 	r := &Registry{engines: slices.Clone(engines)}
 	seen := map[string]bool{}
 	for _, e := range engines {
-		rep := admitAll(e, seen[e.Name()])
+		rep := Report{Engine: e.Name(), Err: ErrDuplicate}
+		if !seen[e.Name()] {
+			rep = admitAll(e, admitLimit)
+		}
 		seen[e.Name()] = true
 		r.reports = append(r.reports, rep)
 	}
@@ -73,7 +76,7 @@ func (r *Registry) Select(t *Transform, preferred string) (Engine, error) {
 	for i, e := range r.engines {
 		rep := &r.reports[i]
 		names = append(names, rep.Engine)
-		if preferred != "" && rep.Engine != preferred {
+		if preferred != "" && rep.Engine != preferred || errors.Is(rep.Err, ErrDuplicate) {
 			continue
 		}
 		reason := rep.refuses(t)
