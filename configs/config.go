@@ -1,0 +1,208 @@
+package configs
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"culvert/offload"
+	"culvert/sa"
+)
+
+// Config is a whole configuration, checked: every reference resolves, every key is loaded and fits its transform.
+type Config struct {
+	File     string    // as it was given to Load
+	StateDir string    // where sequence high-water marks are kept; "" = nowhere (no AEAD then)
+	Control  string    // path of the control socket; "" = none
+	Engine   string    // name of the engine to prefer; "" = choose
+	Workers  int       // crypto workers for lanes that cannot keep up; 0 = run to completion
+	Tun      Tun       // [tun]
+	Log      Log       // [log]
+	Metrics  Metrics   // [metrics]
+	Guard    Guard     // [guard]
+	Tunnels  []*Tunnel // in the order of the file
+	Policies []*Policy // one per direction and selector, those of the tunnels' subnets first, then [[policy]]
+	Warnings []Warning // what works and is still worth a line in the log
+	links    []Link
+	places   map[string]Pos // of every key that is written
+}
+
+// Tun is the interface that the protected traffic goes through.
+type Tun struct {
+	Name      string
+	MTU       int            // 0 = the exact inner MTU; see Config.TunMTU
+	Addresses []netip.Prefix // of the interface, host bits kept
+	GSO       bool           // segmentation offload between kernel and gateway
+}
+
+// LogFormat is how log lines are written.
+type LogFormat uint8
+
+// The log formats.
+const (
+	LogText LogFormat = iota
+	LogJSON
+)
+
+var logFormats = []string{LogText: "text", LogJSON: "json"}
+
+// String is the word of the configuration.
+func (f LogFormat) String() string { return logFormats[f] }
+
+// LogLevel is the least severe level that is logged.
+type LogLevel uint8
+
+// The log levels.
+const (
+	LogDebug LogLevel = iota
+	LogInfo
+	LogWarn
+	LogError
+)
+
+var logLevels = []string{LogDebug: "debug", LogInfo: "info", LogWarn: "warn", LogError: "error"}
+
+// String is the word of the configuration, which log/slog's Level.UnmarshalText takes too.
+func (l LogLevel) String() string { return logLevels[l] }
+
+// Log says what is logged, and how.
+type Log struct {
+	Level  LogLevel
+	Format LogFormat
+}
+
+// Metrics says where the Prometheus metrics are served.
+type Metrics struct {
+	Listen string // host:port; "" = not at all
+}
+
+// Guard keeps protected traffic from leaving in clear while the gateway is not running.
+type Guard struct {
+	Enabled bool // unreachable routes and source rules that outlive the process
+}
+
+// LinkKind is how ESP is carried.
+type LinkKind uint8
+
+// The kinds of links.
+const (
+	LinkUDP LinkKind = iota // ESP in UDP, RFC 3948
+	LinkESP                 // ESP as IP protocol 50
+)
+
+var linkKinds = []string{LinkUDP: "udp", LinkESP: "esp"}
+
+// String is the word of the configuration.
+func (k LinkKind) String() string { return linkKinds[k] }
+
+// DF is what the gateway does with the don't-fragment bit of an outer IPv4 header (RFC 4301 section 8.1).
+type DF uint8
+
+// The ways with the bit.
+const (
+	DFSet   DF = iota // path MTU discovery: nothing is fragmented on its way
+	DFClear           // routers on the way may fragment
+	DFCopy            // as in the inner header; set for inner IPv6
+)
+
+var dfWords = []string{DFSet: "set", DFClear: "clear", DFCopy: "copy"}
+
+// String is the word of the configuration.
+func (d DF) String() string { return dfWords[d] }
+
+// Tunnel is one pair of security associations and what goes with it.
+type Tunnel struct {
+	Name          string
+	Pos           Pos // of its name
+	Local, Remote netip.Addr
+	Link          LinkKind
+	LocalPort     uint16 // 0 with LinkESP
+	RemotePort    uint16 // 0 with LinkESP
+	Transform     *offload.Transform
+	ESN           bool
+	ReplayCheck   bool
+	ReplayWindow  int // packets; 0 without ReplayCheck
+	OuterMTU      int // of the path between Local and Remote; 0 = of the interface
+	DF            DF
+	DSCP          sa.DSCPMode // of the outer header, outbound: sa.KeepDSCP is that of the inner one
+	DSCPIn        sa.DSCPMode // of the inner header, inbound: sa.KeepDSCP or sa.CopyDSCP
+	ECN           bool
+	TFCPad        int // inner packets are padded up to this length, in bytes; 0 = not
+	MSSClamp      bool
+	FollowPeer    bool
+	Keepalive     time.Duration // 0 = none
+	Priority      int           // of the policies made from the subnets
+	LocalSubnets  []netip.Prefix
+	RemoteSubnets []netip.Prefix
+	Out, In       SA
+	Lifetime      sa.Lifetime // of both directions
+	LinkIndex     int         // of its link in Config.Links
+}
+
+// SA is what one direction of a tunnel has of its own.
+type SA struct {
+	SPI  uint32
+	Keys offload.Keys // with ESN set as the tunnel's; owned by the Config, wiped by Config.Wipe
+	Pos  Pos          // of the SPI
+	id   keyID
+}
+
+// Link is one socket of the outer side.
+type Link struct {
+	Kind  LinkKind
+	Local netip.AddrPort // port 0 with LinkESP
+}
+
+// String is the link as kind and address: "udp 192.0.2.1:4500", "esp 192.0.2.1".
+func (l Link) String() string {
+	if l.Kind == LinkESP {
+		return l.Kind.String() + " " + l.Local.Addr().String()
+	}
+	return l.Kind.String() + " " + l.Local.String()
+}
+
+// Links are the sockets that the tunnels need, each once, in the order in which the tunnels first name them.
+// Tunnel.LinkIndex and sa.Params.Link count in this list.
+func (c *Config) Links() []Link { return slices.Clone(c.links) }
+
+func (t *Tunnel) link() Link { return Link{t.Link, netip.AddrPortFrom(t.Local, t.LocalPort)} }
+
+// Tunnel returns the tunnel of a name, nil if there is none.
+func (c *Config) Tunnel(name string) *Tunnel {
+	for _, t := range c.Tunnels {
+		if t.Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// Pos returns where a key is written, such as "engine", "tun.name" or "tunnel.branch.out.spi"; for one that is not, where its
+// table is, and the file as a whole if that is not there either.
+func (c *Config) Pos(key string) Pos {
+	for {
+		if p, ok := c.places[key]; ok {
+			return p
+		}
+		i := strings.LastIndexByte(key, '.')
+		if i < 0 {
+			return Pos{File: c.File}
+		}
+		key = key[:i]
+	}
+}
+
+// Refuse returns an Error about a key of this configuration, for what only the running gateway can know: an engine that this
+// machine does not have, an address that is not its own. The class is ErrValue, the cause may be nil.
+func (c *Config) Refuse(key, what, mend string, cause error) *Error {
+	return &Error{Pos: c.Pos(key), Key: key, What: what, Mend: mend, Class: ErrValue, Cause: cause}
+}
+
+// Wipe overwrites the keys, when every session that needs them is made.
+func (c *Config) Wipe() {
+	for _, t := range c.Tunnels {
+		t.Out.Keys.Zero()
+		t.In.Keys.Zero()
+	}
+}

@@ -1,0 +1,18 @@
+// Package configs reads the gateway's configuration: one TOML file, strict, every mistake reported at once with its file, line
+// and column, what is wrong and how to mend it.
+//
+//	errors.go      Pos, Error, Errors, Warning, and the classes of mistakes
+//	document.go    TOML text → tables and values with their places (go-toml's parser; what its decoder refuses is refused here)
+//	table.go       the reader of one table: a key's name, type and bounds in one place; what nobody asks for is unknown
+//	load.go        Load, LoadBytes; files and their modes
+//	config.go      Config and its parts: what a configuration says
+//	read.go        tables → Config, in the order of the file
+//	keys.go        key material: digits, files, lengths, weak and shared keys
+//	selectors.go   subnets and [[policy]] → policies; overlaps between which nothing decides
+//	params.go      Config → sa.Params, sa.Policy, inner MTUs
+//	diff.go        what a reload changes, and what of it needs a restart
+//	examples.go    the commented examples and the systemd unit, embedded
+//
+// Key material goes from the file into offload.Key and nowhere else: the text that it was read from is wiped, and no error
+// quotes the document where a key may stand.
+package configs
