@@ -19,7 +19,7 @@ type session struct {
 	closed atomic.Bool
 	free   []atomic.Pointer[state]
 
-	mu   sync.Mutex // making a state, and closing
+	mu   sync.Mutex // growing and closing
 	keys offload.Keys
 }
 
@@ -30,7 +30,7 @@ func newSession(t *offload.Transform, dir offload.Direction, k offload.Keys) (*s
 	s := &session{t: t, dir: dir, keys: k.Clone()}
 	// As many lanes as there are processors, and as many again that are preempted, find a state waiting.
 	s.free = make([]atomic.Pointer[state], 2*runtime.GOMAXPROCS(0))
-	st := s.make()
+	st := s.grow()
 	if st == nil {
 		err := fmt.Errorf("soft: %w: %s: %w", offload.ErrUnsupported, t, s.why())
 		s.Close()
@@ -56,11 +56,11 @@ func (s *session) acquire() *state {
 			return st
 		}
 	}
-	return s.make()
+	return s.grow()
 }
 
-// make makes one more state; nil if the session is closed.
-func (s *session) make() *state {
+// grow makes one more state; nil if the session is closed.
+func (s *session) grow() *state {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed.Load() {
@@ -73,7 +73,7 @@ func (s *session) make() *state {
 	return st
 }
 
-// why says why make fails in an open session: the toolchain refuses an algorithm, as in FIPS 140-only mode.
+// why says why grow fails in an open session: the toolchain refuses an algorithm, as in FIPS 140-only mode.
 func (s *session) why() error {
 	_, err := newState(s.t, s.dir, s.keys)
 	return err
