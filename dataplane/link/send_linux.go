@@ -42,6 +42,7 @@ type sockWriter struct {
 	single  piece // part of a message that GSO was refused for, to be sent singly
 	settled bool  // whether that was GSO's fault is known
 	zones   map[string]uint32
+	poll    [1]unix.PollFd
 }
 
 func (s *socket) NewWriter() OuterWriter {
@@ -53,7 +54,7 @@ func (s *socket) NewWriter() OuterWriter {
 		h.SetIovlen(1)
 	}
 	w.once = func(fd uintptr) { w.n, w.errno = sendmmsg(fd, w.hdrs[w.lo:w.hi]) }
-	w.until = func(fd uintptr) bool { w.once(fd); return w.errno != unix.EAGAIN }
+	w.until = func(fd uintptr) bool { w.once(fd); return !w.full(fd) }
 	w.look = func(fd uintptr) { w.heard = s.drain(fd, w.hint) }
 	return w
 }
@@ -193,7 +194,7 @@ func (w *sockWriter) flush(msgs []TxMsg, n int) error {
 		if err := w.s.rc.Control(w.once); err != nil {
 			return net.ErrClosed
 		}
-		if w.errno == unix.EAGAIN {
+		if w.errno == unix.EAGAIN || w.errno == unix.ENOBUFS {
 			if err := w.s.rc.Write(w.until); err != nil {
 				return net.ErrClosed
 			}
@@ -226,6 +227,7 @@ func (w *sockWriter) flush(msgs []TxMsg, n int) error {
 			m.Err = sentinel(w.errno)
 		}
 		m.Failed += p.datagrams()
+		clear(w.zones) // an interface that was made anew has another number
 		if !w.settled && p.msg == w.single.msg && p.off >= w.single.off && p.off < w.single.off+w.single.n {
 			w.settled = true // its segments fail too: GSO is not to blame
 			w.s.gso.refused.Add(^uint32(0))
@@ -233,6 +235,17 @@ func (w *sockWriter) flush(msgs []TxMsg, n int) error {
 		w.lo++
 	}
 	return nil
+}
+
+// full says whether the last send failed because the socket's buffer is full, so that waiting helps. A raw socket calls that
+// ENOBUFS, as either calls a device's queue that is full while the socket's buffer is not.
+func (w *sockWriter) full(fd uintptr) bool {
+	if w.errno == unix.ENOBUFS {
+		w.poll[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
+		_, err := unix.Poll(w.poll[:], 0)
+		return err == nil && w.poll[0].Revents&unix.POLLOUT == 0
+	}
+	return w.errno == unix.EAGAIN
 }
 
 // spoilt says whether an error may be about an earlier packet, so that this one must be sent again. The kernel reports what

@@ -178,13 +178,13 @@ func (s *socket) options() []sockopt {
 	var o []sockopt
 	if s.v6 {
 		o = []sockopt{
-			{"IPV6_V6ONLY", unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1, false},
 			{"IPV6_MTU_DISCOVER", unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, discover, false},
 			{"IPV6_RECVERR", unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1, false},
 			{"IPV6_RECVTCLASS", unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1, false},
 			{"IPV6_RECVPKTINFO", unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, num(s.wild), false},
 		}
 		if s.udp {
+			o = append(o, sockopt{"IPV6_V6ONLY", unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1, false})
 			// A peer may leave the checksum out (RFC 6935): ESP authenticates more than it would.
 			o = append(o, sockopt{"UDP_NO_CHECK6_RX", unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1, true})
 		}
