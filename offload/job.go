@@ -73,7 +73,8 @@ func (s Status) Text() string {
 // written all but the ICV. After OK the packet is complete. SPI, sequence number and IV are as the caller wrote them.
 //
 // Open: ESP holds the packet as received. After OK the plaintext, with its padding, lies between IV and ICV. After
-// any other status the content between IV and ICV is unspecified: it may still be ciphertext, or wiped.
+// any other status what follows the IV is unspecified: it may still be as received, or wiped. SPI, sequence number and IV
+// are never changed.
 //
 // SeqHi is the high half of a 64-bit extended sequence number (RFC 4303 section 2.2.1): authenticated, never sent. It is
 // read only if the session was made with Keys.ESN.

@@ -12,7 +12,8 @@ const redacted = "***"
 
 // Key is key material. Printed by any verb of fmt, as text, as JSON or by slog it is "***".
 //
-// Package fmt calls no methods on unexported struct fields: a type that keeps a Key in one must hide it itself.
+// Package fmt calls no methods on unexported struct fields, nor where a verb is wrong for what is around the key (%p of a
+// struct): a type that keeps a Key in an unexported field must hide it itself, as the engines' sessions do.
 type Key []byte
 
 // String is "***".
@@ -67,6 +68,13 @@ type Keys struct {
 	Auth Key
 	ESN  bool
 }
+
+// Format writes "***" for every verb and flag: without it a pointer to Keys inside another struct would print them where
+// the verb is not one for pointers.
+func (Keys) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
+
+// LogValue is "***".
+func (Keys) LogValue() slog.Value { return slog.StringValue(redacted) }
 
 // Zero wipes both keys in place.
 func (k Keys) Zero() { k.Enc.Zero(); k.Auth.Zero() }

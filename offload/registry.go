@@ -49,13 +49,15 @@ type Registry struct {
 
 // NewRegistry probes the engines and runs the known answers of every transform they claim. Only what passed is offered. It
 // never fails: each engine has a Report, good or bad. An engine with the name of an earlier one is reported and left out.
-func NewRegistry(engines ...Engine) *Registry {
+func NewRegistry(engines ...Engine) *Registry { return newRegistry(admitLimit, engines...) }
+
+func newRegistry(limit time.Duration, engines ...Engine) *Registry {
 	r := &Registry{engines: slices.Clone(engines)}
 	seen := map[string]bool{}
 	for _, e := range engines {
 		rep := Report{Engine: e.Name(), Err: ErrDuplicate}
 		if !seen[e.Name()] {
-			rep = admitAll(e, admitLimit)
+			rep = admitAll(e, limit)
 		}
 		seen[e.Name()] = true
 		r.reports = append(r.reports, rep)
