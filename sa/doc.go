@@ -1,0 +1,49 @@
+// Package sa is the security associations and policies of the gateway: the SAD and SPD of RFC 4301, with the parts of RFC 4303
+// that have state, which are sequence numbers, the replay window and lifetimes.
+//
+// A map of the package:
+//
+//	params.go    Params: what an SA is made of, and what is refused; Lifetime, DSCPMode, Endpoint
+//	outbound.go  Outbound: an SA that seals; sequence numbers, peer, path MTU
+//	inbound.go   Inbound: an SA that opens; ESN inference, the two replay checks
+//	window.go    Window: the replay filter alone
+//	life.go      limits soft and hard, counters and how they are read
+//	sequence.go  Sequence: numbers handed out, one at a time
+//	store.go     Store: marks on disk ahead of the numbers in use
+//	marks.go     the store's file, byte by byte, and how it is written durably
+//	selector.go  Selector, PortRange, Flow: which packets are meant, and as text
+//	policy.go    Policy, Conflicts
+//	spd.go       how the first of thousands of policies is found
+//	db.go        DB, Tx, Snapshot: all of it together, changed as a whole and read without locks
+//	table.go     the hash table whose versions share what did not change
+//	print.go     how all of them print, which is without keys
+//
+// # Who may call what
+//
+// An SA is cold parameters, which anyone may read, and run-time state with one owner: the lane that Claim made it. To the
+// owning lane belong
+//
+//	Outbound: NextSeq, Account
+//	Inbound:  Seq, SeqHi, Check, CheckSeq, Advance, Account, AccountDrops
+//
+// and nobody else may call these, not even one after the other without a hand-over that orders memory. They take no locks, do not
+// allocate and use no atomic read-modify-write; NextSeq, Seq and the checks are for each packet, Account and AccountDrops for each burst. All other methods
+// may be called from any goroutine at any time. Before an SA is in a DB, whoever made it may call all of them.
+//
+// A Window and a Sequence are their SA's. A Store and a DB may be used from any goroutine; transactions run one after
+// another. A Snapshot may be passed on, and is released once.
+//
+// # How long things live
+//
+// NewOutbound and NewInbound copy the keys, and leave the caller's copy to the caller. An SA that Update has added belongs to the DB: once it is removed
+// and every snapshot from before has been released, its session is closed, its sequence too, and its keys are wiped. A lane
+// therefore holds the snapshot with which it looked an SA up until the last packet of that burst has come back from its engine,
+// and holds none while it waits for packets.
+//
+// # A packet's number, out and in
+//
+//	out  NextSeq                 the number is below the mark on disk, so it is never handed out again
+//	in   Seq, CheckSeq           before the ICV: which 64-bit number is it, and can it be fresh
+//	     [open with that number]
+//	     Advance                 after the ICV, with the same number: check again, for a copy may have come in between, and record
+package sa

@@ -1,0 +1,137 @@
+package sa
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"culvert/offload"
+)
+
+// Inbound is one SA that opens. Which goroutine may call what is said in the package's documentation; the replay window and
+// the accounting belong to the lane that has claimed it.
+type Inbound struct {
+	params  atomic.Pointer[Params]
+	session offload.Session
+	paired  *Outbound
+
+	window Window
+	filter bool // the window is used
+	esn    bool
+
+	owner    owner
+	adopted  atomic.Bool // by a DB, for good
+	life     life
+	counters counters
+}
+
+// NewInbound makes an SA from parameters, a session made with their transform and keys, and the SA of the other direction, which
+// may be nil unless FollowPeer is set. The keys are copied: what the caller holds is the caller's to wipe. Once the SA is in
+// a DB, the DB closes the session and wipes the keys when it is removed; until then the caller does.
+func NewInbound(p Params, s offload.Session, paired *Outbound) (*Inbound, error) {
+	if err := p.ValidateFor(In); err != nil {
+		return nil, err
+	}
+	if err := checkSession(&p, s, offload.Open); err != nil {
+		return nil, err
+	}
+	if p.FollowPeer && paired == nil {
+		return nil, fmt.Errorf("sa: %s: %w: following the peer needs the outbound SA of the pair", p.label(), ErrParams)
+	}
+	i := &Inbound{session: s, paired: paired, filter: !p.NoReplayCheck, esn: p.Keys.ESN}
+	if i.filter {
+		if err := i.window.init(p.ReplayWindow); err != nil {
+			return nil, err
+		}
+	}
+	i.life.limits, i.life.added = p.Lifetime, time.Now()
+	i.params.Store(p.clone())
+	return i, nil
+}
+
+// Params are the SA's present parameters; they are not to be changed. When the SA moves, later calls give others.
+func (i *Inbound) Params() *Params { return i.params.Load() }
+
+// Session is the key in its engine.
+func (i *Inbound) Session() offload.Session { return i.session }
+
+// Paired is the outbound SA of the same tunnel, or nil.
+func (i *Inbound) Paired() *Outbound { return i.paired }
+
+// Seq is the whole sequence number of a packet that carries lo: with ESN inferred (RFC 4303 appendix A2.2), else lo itself.
+// It is what the packet's ICV is checked with, and what CheckSeq and Advance take afterwards. For the owning lane.
+func (i *Inbound) Seq(lo uint32) uint64 {
+	if !i.esn {
+		return uint64(lo)
+	}
+	return i.window.Infer(lo)
+}
+
+// SeqHi is the high half of Seq: what a Job takes. For the owning lane.
+func (i *Inbound) SeqHi(lo uint32) uint32 { return uint32(i.Seq(lo) >> 32) }
+
+// Check judges a packet before its ICV has been checked, and changes nothing. For the owning lane.
+func (i *Inbound) Check(lo uint32) Verdict { return i.CheckSeq(i.Seq(lo)) }
+
+// CheckSeq is Check for a whole sequence number. For the owning lane.
+func (i *Inbound) CheckSeq(seq uint64) Verdict {
+	if !i.filter {
+		return Fresh
+	}
+	return i.window.Check(seq)
+}
+
+// Advance judges a packet again, now that its ICV has been found right, and records it if it is Fresh. seq is what the ICV was
+// checked with: inferring again could give another number, for the window may have moved. For the owning lane.
+func (i *Inbound) Advance(seq uint64) Verdict {
+	if !i.filter {
+		i.window.top = max(i.window.top, seq)
+		return Fresh
+	}
+	return i.window.Advance(seq)
+}
+
+// Resume sets the highest number received, as when an SA is taken over from a kernel or comes back: everything up to it counts
+// as seen. Call it before the SA is in a DB.
+func (i *Inbound) Resume(top uint64) {
+	i.window.Resume(top)
+	i.counters.use.seq = top
+	i.counters.publish()
+}
+
+// Account counts a burst of packets that were accepted, in bytes of ESP, and passes the limits that are reached. For the
+// owning lane, which does not accept packets once Expired says so.
+func (i *Inbound) Account(packets, bytes uint64, now time.Time) {
+	i.counters.account(&i.life, packets, bytes, i.window.top, now)
+}
+
+// AccountDrops counts packets of a burst that were refused. For the owning lane.
+func (i *Inbound) AccountDrops(d Drops) {
+	u := &i.counters.use.drops
+	u.Duplicate += d.Duplicate
+	u.TooOld += d.TooOld
+	u.BadICV += d.BadICV
+	i.counters.publishDrops()
+}
+
+// Claim makes the lane, counted from 0, the SA's owner if it has none, and reports whether it is the owner now.
+func (i *Inbound) Claim(lane int) bool { return i.owner.claim(lane) }
+
+// Owner is the lane that has claimed the SA, if one has.
+func (i *Inbound) Owner() (lane int, ok bool) { return i.owner.lane() }
+
+// Expired reports whether the SA has passed a hard limit.
+func (i *Inbound) Expired() bool { return i.life.expired() }
+
+// Stats is a consistent copy of the counters.
+func (i *Inbound) Stats() Stats { return i.counters.stats(&i.life) }
+
+// place puts the SA at its parameters' endpoint.
+func (i *Inbound) place(p *Params) { i.params.Store(p) }
+
+// wipe ends the SA: nothing can be opened with it any more.
+func (i *Inbound) wipe() error {
+	err := i.session.Close()
+	i.Params().Keys.Zero()
+	return err
+}

@@ -1,0 +1,219 @@
+package sa
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// Cause is which limit of a Lifetime was reached.
+type Cause uint8
+
+// The causes.
+const (
+	CauseBytes    Cause = iota // Limits.Bytes
+	CausePackets               // Limits.Packets
+	CauseAdd                   // Limits.Add
+	CauseUse                   // Limits.Use
+	CauseSequence              // the sequence numbers: hard when there are none left, soft when three quarters are used
+)
+
+var causes = [...]string{CauseBytes: "bytes", CausePackets: "packets", CauseAdd: "add-time", CauseUse: "use-time", CauseSequence: "sequence"}
+
+// String is "bytes", "packets", "add-time", "use-time" or "sequence".
+func (c Cause) String() string { return name(causes[:], "cause", uint8(c)) }
+
+// Expiry is one SA's passing of a limit, told once. One of Outbound and Inbound is set.
+type Expiry struct {
+	Outbound *Outbound
+	Inbound  *Inbound
+	Hard     bool // the SA is not used any more: remove it
+	Cause    Cause
+}
+
+// life is an SA's lifetime: which limits it has passed and which of that has been told.
+type life struct {
+	limits Lifetime
+	added  time.Time     // carries the monotonic clock, so a step of the wall clock ages no SA
+	wake   chan struct{} // the DB's; set before the SA can be seen through it
+	state  atomic.Uint32
+}
+
+// Bits of life.state. A cause is stored with its bit, and told bits are set by the DB alone.
+const (
+	softPassed = 1 << iota
+	hardPassed
+	softTold
+	hardTold
+
+	softCause = 8  // shift
+	hardCause = 16 // shift
+)
+
+// over reports whether a value has reached a limit, if there is one.
+func over[T uint64 | time.Duration](v, limit T) bool { return limit != 0 && v >= limit }
+
+// check passes the limits that the use so far has reached. It is called by the owning lane with every burst, and by the DB.
+func (l *life) check(u *usage, age time.Duration) {
+	for _, at := range [...]struct {
+		hard   bool
+		limits *Limits
+	}{{true, &l.limits.Hard}, {false, &l.limits.Soft}} {
+		switch {
+		case over(u.bytes, at.limits.Bytes):
+			l.pass(at.hard, CauseBytes)
+		case over(u.packets, at.limits.Packets):
+			l.pass(at.hard, CausePackets)
+		case over(age, at.limits.Add):
+			l.pass(at.hard, CauseAdd)
+		case u.firstUse != 0 && over(age-u.firstUse, at.limits.Use):
+			l.pass(at.hard, CauseUse)
+		}
+	}
+}
+
+// pass notes a limit as passed, the first time with its cause, and wakes who reads Expiries. A hard limit passes the soft one too.
+func (l *life) pass(hard bool, c Cause) {
+	bits := uint32(softPassed | uint32(c)<<softCause)
+	passed := uint32(softPassed)
+	if hard {
+		bits, passed = softPassed|hardPassed|uint32(c)<<hardCause, hardPassed
+	}
+	for {
+		old := l.state.Load()
+		if old&passed != 0 {
+			return
+		}
+		if l.state.CompareAndSwap(old, old|bits) {
+			break
+		}
+	}
+	select {
+	case l.wake <- struct{}{}:
+	default: // nobody reads, or the reader has been woken already
+	}
+}
+
+// expired reports whether the hard limit has been passed.
+func (l *life) expired() bool { return l.state.Load()&hardPassed != 0 }
+
+// tell gives what has been passed and not told yet, and counts it as told. With the hard limit the soft one is old news.
+func (l *life) tell() (e Expiry, ok bool) {
+	s := l.state.Load()
+	switch {
+	case s&hardPassed != 0 && s&hardTold == 0:
+		l.state.Or(softTold | hardTold)
+		return Expiry{Hard: true, Cause: Cause(s >> hardCause)}, true
+	case s&softPassed != 0 && s&softTold == 0:
+		l.state.Or(softTold)
+		return Expiry{Cause: Cause(s >> softCause)}, true
+	}
+	return Expiry{}, false
+}
+
+// age is how long the SA has lived at a time; never negative.
+func (l *life) age(now time.Time) time.Duration { return max(0, now.Sub(l.added)) }
+
+// usage is what the counters of an SA hold.
+type usage struct {
+	packets, bytes    uint64
+	firstUse, lastUse time.Duration // age of the SA, at least 1; 0: never
+	seq               uint64
+	drops             Drops
+}
+
+// Drops are packets that an inbound SA refused.
+type Drops struct {
+	Duplicate, TooOld uint64 // by the replay window, before or after the ICV
+	BadICV            uint64
+}
+
+// counters has one writer, the owning lane, which keeps the truth in use and publishes it per burst. gen is odd during that,
+// so that readers never see half of it; no read-modify-write instruction is needed for either.
+type counters struct {
+	use usage // the writer's
+
+	gen               atomic.Uint32
+	packets, bytes    atomic.Uint64
+	firstUse, lastUse atomic.Int64
+	seq               atomic.Uint64
+	dup, old, bad     atomic.Uint64
+}
+
+// publish makes use visible to readers.
+func (c *counters) publish() {
+	u, g := &c.use, c.gen.Load()
+	c.gen.Store(g + 1)
+	c.packets.Store(u.packets)
+	c.bytes.Store(u.bytes)
+	c.firstUse.Store(int64(u.firstUse))
+	c.lastUse.Store(int64(u.lastUse))
+	c.seq.Store(u.seq)
+	c.gen.Store(g + 2)
+}
+
+func (c *counters) publishDrops() {
+	u, g := &c.use.drops, c.gen.Load()
+	c.gen.Store(g + 1)
+	c.dup.Store(u.Duplicate)
+	c.old.Store(u.TooOld)
+	c.bad.Store(u.BadICV)
+	c.gen.Store(g + 2)
+}
+
+// read is what was published last, all of one moment.
+func (c *counters) read() usage {
+	for {
+		g := c.gen.Load()
+		u := usage{
+			packets: c.packets.Load(), bytes: c.bytes.Load(),
+			firstUse: time.Duration(c.firstUse.Load()), lastUse: time.Duration(c.lastUse.Load()),
+			seq:   c.seq.Load(),
+			drops: Drops{Duplicate: c.dup.Load(), TooOld: c.old.Load(), BadICV: c.bad.Load()},
+		}
+		if g&1 == 0 && c.gen.Load() == g {
+			return u
+		}
+		runtime.Gosched()
+	}
+}
+
+// account counts a burst. The caller is the owning lane.
+func (c *counters) account(l *life, packets, bytes, seq uint64, now time.Time) {
+	u, age := &c.use, l.age(now)
+	u.packets += packets
+	u.bytes += bytes
+	u.seq = seq
+	if packets != 0 {
+		u.lastUse = max(age, 1)
+		if u.firstUse == 0 {
+			u.firstUse = u.lastUse
+		}
+	}
+	c.publish()
+	l.check(u, age)
+}
+
+// Stats is a consistent copy of an SA's counters.
+type Stats struct {
+	Packets, Bytes uint64
+	Added          time.Time
+	FirstUse       time.Time // zero: never
+	LastUse        time.Time // zero: never
+	Seq            uint64    // the last number sent, or the highest received, as of the last Account
+	Drops          Drops     // inbound
+	SoftExpired    bool
+	HardExpired    bool
+}
+
+func (c *counters) stats(l *life) Stats {
+	u, state := c.read(), l.state.Load()
+	s := Stats{
+		Packets: u.packets, Bytes: u.bytes, Added: l.added, Seq: u.seq, Drops: u.drops,
+		SoftExpired: state&softPassed != 0, HardExpired: state&hardPassed != 0,
+	}
+	if u.firstUse != 0 {
+		s.FirstUse, s.LastUse = l.added.Add(u.firstUse), l.added.Add(u.lastUse)
+	}
+	return s
+}

@@ -1,0 +1,403 @@
+package sa
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"culvert/offload"
+)
+
+// Errors of a Store.
+var (
+	ErrStoreBusy    = errors.New("the sequence store is in use")
+	ErrStoreCorrupt = errors.New("the sequence store is damaged")
+	ErrStoreClosed  = errors.New("the sequence store is closed")
+)
+
+// How far reservations go.
+const (
+	// The least, however slow an SA is: it may become fast at any time, and half of this lasts 32 ms at a million packets a
+	// second, enough for a disk. A restart loses at most this much of an idle SA's 2^32 numbers.
+	minChunk   = 1 << 16
+	firstChunk = 1 << 17 // until a rate is known
+	maxChunk   = 1 << 28
+	ahead      = 4 * time.Second // what a reservation lasts; at least half of it is left when the next one is asked for
+	retry      = time.Second     // after the disk has refused
+)
+
+// KeyID names a key without telling anything about it: HMAC-SHA256 with the key over a fixed text, cut to 16 bytes.
+func KeyID(k offload.Keys) [16]byte {
+	secret := make([]byte, 0, 8+len(k.Enc)+len(k.Auth))
+	for _, part := range []offload.Key{k.Enc, k.Auth} {
+		secret = binary.BigEndian.AppendUint32(secret, uint32(len(part)))
+		secret = append(secret, part...)
+	}
+	defer clear(secret)
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("culvert: name of a key in the sequence store, version 1"))
+	return [16]byte(mac.Sum(nil))
+}
+
+// SequenceID says whose numbers are meant. KeyID alone decides: a number is never used twice with a key, whatever the SPI or
+// the peer; these are recorded for people.
+type SequenceID struct {
+	SPI   uint32
+	Dst   netip.Addr
+	KeyID [16]byte
+	ESN   bool
+}
+
+// Store keeps on disk, for every key, a mark ahead of all numbers that have been used with it. A mark is durable before a
+// number below it is handed out, so whenever the process ends, however it ends, going on at the mark repeats nothing. What lies between
+// the last number used and the mark is lost: a few seconds' worth.
+//
+// A key that comes back goes on at its mark. Two sequences of one key at a time are possible, as when an SA is replaced by
+// itself at another address: their reservations are disjoint.
+//
+// All methods may be called from any goroutine.
+type Store struct {
+	now func() time.Time // tests have their own
+
+	wake chan struct{} // capacity 1
+	stop chan struct{}
+	done chan struct{} // closed when the goroutine has ended
+
+	mu      sync.Mutex
+	disk    disk
+	marks   []mark // one per slot of the file
+	byKey   map[[16]byte]int
+	free    []int // slots without a key
+	open    map[*Sequence]struct{}
+	batch   []*Sequence // scratch of extend
+	suspect bool        // the last sync failed: what the file holds is unknown until it is replaced
+	err     error
+	closed  bool
+}
+
+// OpenStore opens the store in a directory, which it makes if need be, and locks it. Errors wrap ErrStoreBusy if another process
+// has it, ErrStoreCorrupt if the file cannot be trusted, or are the system's.
+func OpenStore(dir string) (*Store, error) {
+	d, content, err := openDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newStore(d, content)
+	if err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return s, nil
+}
+
+// newStore reads what a disk holds, nil if nothing, and starts to work ahead.
+func newStore(d disk, content []byte) (*Store, error) {
+	s := &Store{
+		now: time.Now, disk: d, byKey: map[[16]byte]int{}, open: map[*Sequence]struct{}{},
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	if content == nil {
+		s.marks = make([]mark, slotsPerPage)
+		if err := d.replace(encodeMarks(s.marks)); err != nil {
+			return nil, fmt.Errorf("sa: sequence store: create %s: %w", d, err)
+		}
+	} else {
+		var err error
+		if s.marks, err = decodeMarks(content); err != nil {
+			return nil, fmt.Errorf("sa: sequence store: %s: %w: %w. Going on could repeat sequence numbers: give every SA with a static key a new one, then remove the file",
+				d, ErrStoreCorrupt, err)
+		}
+	}
+	for i := len(s.marks) - 1; i >= 0; i-- {
+		if !s.marks[i].used {
+			s.free = append(s.free, i)
+		} else if _, twice := s.byKey[s.marks[i].id.KeyID]; twice {
+			return nil, fmt.Errorf("sa: sequence store: %s: %w: slot %d repeats a key", d, ErrStoreCorrupt, i)
+		} else {
+			s.byKey[s.marks[i].id.KeyID] = i
+		}
+	}
+	go s.run()
+	return s, nil
+}
+
+// Sequence starts or resumes the numbers of a key, with the first of them reserved. keyID comes from KeyID. It waits for the
+// disk; use Sequences for many. ErrSeqExhausted: all numbers of the key have been used or reserved.
+func (s *Store) Sequence(spi uint32, dst netip.Addr, keyID [16]byte, esn bool) (*Sequence, error) {
+	all, err := s.Sequences([]SequenceID{{SPI: spi, Dst: dst, KeyID: keyID, ESN: esn}})
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// Sequences is Sequence for many keys with one wait for the disk. It gives all of them or, with an error, none.
+func (s *Store) Sequences(ids []SequenceID) ([]*Sequence, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*Sequence, len(ids))
+	for i, id := range ids {
+		if err := s.add(id); err != nil {
+			return nil, err
+		}
+		all[i] = &Sequence{store: s, slot: s.byKey[id.KeyID], limit: lastSeq(id.ESN) + 1, chunk: firstChunk, size: firstChunk, granted: s.now()}
+	}
+	if err := s.reserve(all); err != nil {
+		return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
+	}
+	for i, q := range all {
+		if q.spent.Load() {
+			return nil, fmt.Errorf("sa: spi 0x%08x to %v: %w", ids[i].SPI, ids[i].Dst, ErrSeqExhausted)
+		}
+	}
+	for _, q := range all {
+		q.grantAt = q.spare.lo
+		q.take(q.spare)
+		q.ready.Store(false)
+		s.open[q] = struct{}{}
+	}
+	return all, nil
+}
+
+// add finds or makes the mark of a key. A new one is not on disk before its first reservation.
+func (s *Store) add(id SequenceID) error {
+	if s.closed {
+		return fmt.Errorf("sa: sequence store: %s: %w", s.disk, ErrStoreClosed)
+	}
+	if slot, ok := s.byKey[id.KeyID]; ok {
+		s.marks[slot].id = id
+		return nil
+	}
+	if len(s.free) == 0 {
+		if err := s.grow(); err != nil {
+			return fmt.Errorf("sa: sequence store: enlarge %s: %w", s.disk, err)
+		}
+	}
+	slot := s.free[len(s.free)-1]
+	s.free = s.free[:len(s.free)-1]
+	s.marks[slot] = mark{used: true, id: id, next: 1}
+	s.byKey[id.KeyID] = slot
+	return nil
+}
+
+// grow doubles the file. It is replaced as a whole, so a crash leaves the old one or the new one.
+func (s *Store) grow() error {
+	n := len(s.marks)
+	grown := append(s.marks[:n:n], make([]mark, n)...)
+	if err := s.disk.replace(encodeMarks(grown)); err != nil {
+		return err
+	}
+	s.marks, s.suspect = grown, false
+	for i := len(grown) - 1; i >= n; i-- {
+		s.free = append(s.free, i)
+	}
+	return nil
+}
+
+// reserve makes a reservation of its chunk for each sequence and hands it over as the spare, or marks it as spent. It writes
+// all marks and waits for the disk once. On an error the sequences have got nothing.
+func (s *Store) reserve(seqs []*Sequence) error {
+	if s.closed {
+		return ErrStoreClosed
+	}
+	now := s.now()
+	first := make(map[int]uint64, len(seqs)) // by slot: where the mark was
+	spans := make([]span, len(seqs))
+	for i, q := range seqs {
+		m := &s.marks[q.slot]
+		if _, ok := first[q.slot]; !ok {
+			first[q.slot] = m.next
+		}
+		if m.next >= q.limit {
+			continue
+		}
+		spans[i] = span{m.next, m.next + min(q.chunk, q.limit-m.next)}
+		m.next, m.written = spans[i].hi, now
+	}
+	if err := s.commit(first); err != nil {
+		for slot, next := range first {
+			s.marks[slot].next = next // nothing beyond it was handed out
+		}
+		return err
+	}
+	for i, q := range seqs {
+		if spans[i].hi == 0 {
+			q.spent.Store(true)
+			continue
+		}
+		q.spare = spans[i]
+		q.ready.Store(true)
+	}
+	return nil
+}
+
+// commit makes the marks in these slots durable.
+func (s *Store) commit(slots map[int]uint64) error {
+	if s.suspect {
+		// After a failed sync the kernel may count pages as clean that never reached the disk; only new ones can be trusted.
+		if err := s.disk.replace(encodeMarks(s.marks)); err != nil {
+			return err
+		}
+		s.suspect = false
+		return nil
+	}
+	for slot := range slots {
+		rec := s.marks[slot].encode(slot)
+		if err := s.disk.writeAt(rec[:], offset(slot)); err != nil {
+			s.suspect = true
+			return err
+		}
+	}
+	if err := s.disk.sync(); err != nil {
+		s.suspect = true
+		return err
+	}
+	return nil
+}
+
+// skip makes a sequence that no SA has yet go on at n.
+func (s *Store) skip(q *Sequence, n uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n == 0 || n >= q.limit {
+		return ErrSeqExhausted
+	}
+	m := &s.marks[q.slot]
+	m.next = max(m.next, n) // durable with the reservation; without, it is only higher than it need be
+	if err := s.reserve([]*Sequence{q}); err != nil {
+		return fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
+	}
+	if q.spent.Load() {
+		return ErrSeqExhausted
+	}
+	q.grantAt, q.granted = q.spare.lo, s.now()
+	q.take(q.spare)
+	q.ready.Store(false)
+	return nil
+}
+
+// poke wakes the goroutine.
+func (s *Store) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it has not looked yet since the last time
+	}
+}
+
+// run reserves ahead until the store is closed.
+func (s *Store) run() {
+	defer close(s.done)
+	again := time.NewTimer(retry)
+	again.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-s.wake:
+		case <-again.C:
+		}
+		if s.extend() != nil {
+			again.Reset(retry)
+		}
+	}
+}
+
+// extend answers every sequence that has asked.
+func (s *Store) extend() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	batch := s.batch[:0]
+	now := s.now()
+	for q := range s.open {
+		if q.want.Load() && !q.ready.Load() {
+			q.chunk = q.need(now)
+			batch = append(batch, q)
+		}
+	}
+	s.batch = batch
+	if len(batch) == 0 {
+		return nil
+	}
+	s.err = s.reserve(batch)
+	if s.err != nil {
+		s.err = fmt.Errorf("sa: sequence store: %s: %w", s.disk, s.err)
+		return s.err
+	}
+	for _, q := range batch {
+		q.size, q.granted, q.grantAt = q.chunk, now, q.asked
+		q.want.Store(false)
+	}
+	clear(batch)
+	return nil
+}
+
+// need is the size of the next reservation, by the rate since the last one was asked for. It follows a rising rate at once
+// and a falling one slowly: numbers are cheap, and a lane without them drops packets.
+func (q *Sequence) need(now time.Time) uint64 {
+	took := max(now.Sub(q.granted), time.Microsecond)
+	used := float64(q.asked - min(q.grantAt, q.asked))
+	n := uint64(min(used/took.Seconds()*ahead.Seconds(), maxChunk))
+	return max(n, q.size/2, minChunk)
+}
+
+// drop forgets an open sequence.
+func (s *Store) drop(q *Sequence) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, q)
+}
+
+// Forget removes the mark of a key that will never be used again, because it was negotiated and its SA is gone. It refuses
+// while a sequence of the key is open. Numbers would start at 1 if the key did come back.
+func (s *Store) Forget(keyID [16]byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slot, ok := s.byKey[keyID]
+	if !ok {
+		return nil
+	}
+	for q := range s.open {
+		if q.slot == slot {
+			return fmt.Errorf("sa: sequence store: %w: spi 0x%08x still uses the key; close its sequence first", ErrStoreBusy, s.marks[slot].id.SPI)
+		}
+	}
+	if s.closed {
+		return fmt.Errorf("sa: sequence store: %s: %w", s.disk, ErrStoreClosed)
+	}
+	was := s.marks[slot]
+	s.marks[slot] = mark{}
+	if err := s.commit(map[int]uint64{slot: 0}); err != nil {
+		s.marks[slot] = was
+		return fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
+	}
+	delete(s.byKey, keyID)
+	s.free = append(s.free, slot)
+	return nil
+}
+
+// Err is why the last attempt to reserve ahead failed, nil if it did not. While it fails, the store tries again every second, and
+// sequences run on until their reservation ends.
+func (s *Store) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Close ends all reservations and unlocks the directory. Sequences end with the numbers they have.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	clear(s.open)
+	s.mu.Unlock()
+	close(s.stop)
+	<-s.done
+	return s.disk.close()
+}
