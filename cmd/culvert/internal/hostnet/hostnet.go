@@ -1,0 +1,398 @@
+// Package hostnet lays the host's routes into the TUN, and the guard that keeps protected traffic off every other way, also
+// while no gateway runs.
+//
+// All routes are in one table of their own, found through rules in front of the main table (and of strongSwan's, 220):
+//
+//	200  fwmark Mark            lookup main     the gateway's own ESP packets never enter the TUN
+//	201  iif lo                 goto 212        the host's own packets are nobody's forgery
+//	202  iif TUN                goto 212        what the gateway decapsulated has been judged
+//	203  from local, to local   goto 212        only where a remote subnet contains a local one
+//	204  from remote to local   blackhole       the guard: clear traffic that should have come protected (RFC 4301 5.2)
+//	212                         lookup Table
+//
+// and in the table, for each remote subnet, a route into the TUN with the tunnel's exact MTU, behind it (the guard) an
+// unreachable one of the worst metric, and for each bypassed prefix a throw route, which sends the look-up on to the main
+// table. The TUN's routes vanish with the process that holds the TUN; the guard stays, whatever happened to the process.
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sort"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Table is the routing table: the number of ESP's RFC.
+	Table = 4303
+	// Mark is the fwmark of the gateway's own ESP packets.
+	Mark = 0x4303
+
+	protocol = 143 // of our routes and rules (rtnetlink(7) rtm_protocol), so that nobody else's are touched
+
+	prefMark    = 200
+	prefHost    = 201
+	prefTUN     = 202
+	prefLocal   = 203
+	prefGuard   = 204
+	prefLookup  = 212
+	metricTUN   = 1
+	metricGuard = 1<<31 - 2 // the worst that fits an int on 32-bit machines too
+)
+
+// Route is one remote subnet and the tunnel's inner MTU towards it, in bytes.
+type Route struct {
+	Remote netip.Prefix
+	MTU    int
+	// Source is the host's own address to use towards it: one within the local subnets. Invalid: the kernel chooses.
+	Source netip.Addr
+}
+
+// Pair is a remote and a local subnet between which traffic must be protected.
+type Pair struct{ Remote, Local netip.Prefix }
+
+// Plan is everything that the host is to have.
+type Plan struct {
+	TUN       string         // name
+	Addresses []netip.Prefix // of the TUN
+	Routes    []Route
+	Protected []Pair
+	Bypass    []netip.Prefix
+	Guard     bool
+}
+
+// key identifies a route or rule of ours for comparison; what is equal in it need not be replaced.
+type key string
+
+// Apply makes the host as p says, and removes what an earlier plan left and p does not have. The new stands before the old
+// is removed, so no protected packet finds a gap. The TUN must exist and is set up.
+func Apply(p Plan) error {
+	l, err := netlink.LinkByName(p.TUN)
+	if err != nil {
+		return fmt.Errorf("hostnet: find the TUN %s: %w", p.TUN, err)
+	}
+	for _, a := range p.Addresses {
+		if err := netlink.AddrReplace(l, &netlink.Addr{IPNet: ipnet(a, true), Flags: unix.IFA_F_NODAD}); err != nil {
+			return fmt.Errorf("hostnet: give %s the address %s: %w", p.TUN, a, err)
+		}
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return fmt.Errorf("hostnet: set %s up: %w", p.TUN, err)
+	}
+	return p.apply(l.Attrs().Index)
+}
+
+// Guard lays only what must stand before the first packet and after the last: the guard. It needs no TUN.
+func Guard(p Plan) error {
+	if !p.Guard {
+		return nil
+	}
+	return p.apply(0)
+}
+
+// apply lays rules and routes; tun 0 leaves the routes into the TUN out, and removes nothing.
+func (p *Plan) apply(tun int) error {
+	wantRoutes := map[key]bool{}
+	for _, r := range p.routes(tun) {
+		wantRoutes[routeKey(&r)] = true
+		if err := netlink.RouteReplace(&r); err != nil {
+			return fmt.Errorf("hostnet: lay the route to %s in table %d: %w", r.Dst, Table, err)
+		}
+	}
+	have, err := ourRules()
+	if err != nil {
+		return err
+	}
+	haveKeys := map[key]bool{}
+	for i := range have {
+		haveKeys[ruleKey(&have[i])] = true
+	}
+	wantRules := map[key]bool{}
+	for _, r := range p.rules() {
+		k := ruleKey(r)
+		wantRules[k] = true
+		if haveKeys[k] {
+			continue
+		}
+		if err := netlink.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("hostnet: add rule %d (%v): %w", r.Priority, r, err)
+		}
+		haveKeys[k] = true
+	}
+	if tun == 0 {
+		return nil
+	}
+	return remove(wantRoutes, wantRules)
+}
+
+// Remove takes away everything that any plan laid.
+func Remove() error { return remove(nil, nil) }
+
+// Leftovers says how many rules and routes of ours there are.
+func Leftovers() (rules, routes int, err error) {
+	rs, err := ourRules()
+	if err != nil {
+		return 0, 0, err
+	}
+	rt, err := ourRoutes()
+	return len(rs), len(rt), err
+}
+
+func remove(keepRoutes, keepRules map[key]bool) error {
+	rules, err := ourRules()
+	if err != nil {
+		return err
+	}
+	// The guard's rules go last and from the front: while any stand, goto targets must.
+	sort.Slice(rules, func(i, j int) bool { return rules[i].Priority < rules[j].Priority })
+	for i := range rules {
+		if r := &rules[i]; !keepRules[ruleKey(r)] {
+			if err := netlink.RuleDel(r); err != nil && !errors.Is(err, unix.ENOENT) {
+				return fmt.Errorf("hostnet: delete rule %d: %w", r.Priority, err)
+			}
+		}
+	}
+	routes, err := ourRoutes()
+	if err != nil {
+		return err
+	}
+	for i := range routes {
+		if r := &routes[i]; !keepRoutes[routeKey(r)] {
+			if err := netlink.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("hostnet: delete the route to %s: %w", r.Dst, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Plan) routes(tun int) []netlink.Route {
+	var all []netlink.Route
+	add := func(dst netip.Prefix, r netlink.Route) {
+		r.Dst, r.Table, r.Protocol = ipnet(dst, false), Table, protocol
+		r.Family = family(dst.Addr())
+		all = append(all, r)
+	}
+	// A subnet of several tunnels has one route, with the smallest MTU.
+	mtu, src := map[netip.Prefix]int{}, map[netip.Prefix]netip.Addr{}
+	var order []netip.Prefix
+	for _, r := range p.Routes {
+		if have, ok := mtu[r.Remote]; !ok {
+			order = append(order, r.Remote)
+			mtu[r.Remote], src[r.Remote] = r.MTU, r.Source
+		} else {
+			mtu[r.Remote] = min(have, r.MTU)
+		}
+	}
+	for _, dst := range order {
+		if p.Guard {
+			add(dst, netlink.Route{Type: unix.RTN_UNREACHABLE, Priority: metricGuard})
+		}
+		if tun != 0 {
+			r := netlink.Route{LinkIndex: tun, MTU: mtu[dst], Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE}
+			if s := src[dst]; s.IsValid() {
+				r.Src = s.AsSlice()
+			}
+			add(dst, r)
+		}
+	}
+	// Within a remote subnet that contains them, local subnets and bypassed prefixes are not to be tunnelled.
+	thrown := map[netip.Prefix]bool{}
+	throw := func(d netip.Prefix) {
+		if !thrown[d] {
+			thrown[d] = true
+			add(d, netlink.Route{Type: unix.RTN_THROW, Priority: metricTUN + 1})
+		}
+	}
+	for _, d := range p.Bypass {
+		throw(d)
+	}
+	for _, pr := range p.Protected {
+		for _, dst := range order {
+			if contains(dst, pr.Local) && mtu[pr.Local] == 0 {
+				throw(pr.Local)
+			}
+		}
+	}
+	return all
+}
+
+func (p *Plan) rules() []*netlink.Rule {
+	var all []*netlink.Rule
+	add := func(fam, pref int, f func(*netlink.Rule)) {
+		r := netlink.NewRule()
+		r.Family, r.Priority, r.Protocol = fam, pref, protocol
+		f(r)
+		all = append(all, r)
+	}
+	for _, fam := range p.families() {
+		// The target of the gotos first: a goto without one does nothing.
+		add(fam, prefLookup, func(r *netlink.Rule) { r.Table = Table })
+		add(fam, prefMark, func(r *netlink.Rule) { r.Mark, r.Table = Mark, unix.RT_TABLE_MAIN })
+		add(fam, prefHost, func(r *netlink.Rule) { r.IifName, r.Goto = "lo", prefLookup })
+		add(fam, prefTUN, func(r *netlink.Rule) { r.IifName, r.Goto = p.TUN, prefLookup })
+		if !p.Guard {
+			continue
+		}
+		local := map[netip.Prefix]bool{}
+		for _, pr := range p.Protected {
+			if contains(pr.Remote, pr.Local) && family(pr.Local.Addr()) == fam && !local[pr.Local] {
+				local[pr.Local] = true
+				add(fam, prefLocal, func(r *netlink.Rule) { r.Src, r.Goto = side(pr.Local), prefLookup })
+			}
+		}
+		seen := map[Pair]bool{}
+		for _, pr := range p.Protected {
+			if family(pr.Local.Addr()) == fam && !seen[pr] {
+				seen[pr] = true
+				add(fam, prefGuard, func(r *netlink.Rule) {
+					r.Src, r.Dst, r.Type = side(pr.Remote), side(pr.Local), unix.RTN_BLACKHOLE
+				})
+			}
+		}
+	}
+	return all
+}
+
+// families are those of the protected subnets.
+func (p *Plan) families() []int {
+	var v4, v6 bool
+	for _, r := range p.Routes {
+		v4, v6 = v4 || r.Remote.Addr().Is4(), v6 || r.Remote.Addr().Is6()
+	}
+	var fams []int
+	if v4 {
+		fams = append(fams, unix.AF_INET)
+	}
+	if v6 {
+		fams = append(fams, unix.AF_INET6)
+	}
+	return fams
+}
+
+func ourRules() ([]netlink.Rule, error) {
+	var ours []netlink.Rule
+	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
+		rules, err := netlink.RuleList(fam)
+		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+			continue // a host without IPv6
+		}
+		if err != nil {
+			return nil, fmt.Errorf("hostnet: list the rules: %w", err)
+		}
+		for _, r := range rules {
+			if r.Protocol == protocol {
+				r.Family = fam
+				ours = append(ours, r)
+			}
+		}
+	}
+	return ours, nil
+}
+
+func ourRoutes() ([]netlink.Route, error) {
+	var ours []netlink.Route
+	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
+		rs, err := netlink.RouteListFiltered(fam, &netlink.Route{Table: Table, Protocol: protocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+			continue // no such table yet, or a host without IPv6
+		}
+		if err != nil {
+			return nil, fmt.Errorf("hostnet: list table %d: %w", Table, err)
+		}
+		for i := range rs {
+			rs[i].Family = fam
+		}
+		ours = append(ours, rs...)
+	}
+	return ours, nil
+}
+
+func routeKey(r *netlink.Route) key {
+	typ := r.Type
+	if typ == 0 {
+		typ = unix.RTN_UNICAST
+	}
+	link := r.LinkIndex
+	if typ != unix.RTN_UNICAST {
+		link = 0 // IPv6 shows lo there
+	}
+	return key(fmt.Sprint(r.Family, r.Dst, typ, r.Priority, link))
+}
+
+// ruleKey leaves the action out: the library does not read it back, and each of our preferences has one.
+func ruleKey(r *netlink.Rule) key {
+	table := r.Table
+	if r.Priority != prefLookup && r.Priority != prefMark {
+		table = 0 // where there is none, it is listed as one or another
+	}
+	return key(fmt.Sprint(r.Family, r.Priority, r.Mark, r.IifName, max(r.Goto, 0), r.Src, r.Dst, table))
+}
+
+// side is a rule's selector: nil, as the kernel lists it, for a prefix that selects all.
+func side(p netip.Prefix) *net.IPNet {
+	if p.Bits() == 0 {
+		return nil
+	}
+	return ipnet(p, false)
+}
+
+func ipnet(p netip.Prefix, host bool) *net.IPNet {
+	a := p.Addr()
+	if !host {
+		a = p.Masked().Addr()
+	}
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(p.Bits(), a.BitLen())}
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+func contains(outer, inner netip.Prefix) bool {
+	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
+}
+
+// AddressIn finds an address of this host within p.
+func AddressIn(p netip.Prefix) (netip.Addr, bool) {
+	addrs, err := netlink.AddrList(nil, family(p.Addr()))
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && p.Contains(ip.Unmap()) && !ip.IsLinkLocalUnicast() {
+			return ip.Unmap(), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// ErrNotOurs says that no interface of this host has an address.
+var ErrNotOurs = errors.New("hostnet: no interface of this host has this address")
+
+// InterfaceMTU is the MTU in bytes of the interface that has the address a.
+func InterfaceMTU(a netip.Addr) (int, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return 0, fmt.Errorf("hostnet: list the interfaces: %w", err)
+	}
+	for _, l := range links {
+		addrs, err := netlink.AddrList(l, family(a))
+		if err != nil {
+			return 0, fmt.Errorf("hostnet: list the addresses of %s: %w", l.Attrs().Name, err)
+		}
+		for _, have := range addrs {
+			if ip, ok := netip.AddrFromSlice(have.IP); ok && ip.Unmap() == a {
+				return l.Attrs().MTU, nil
+			}
+		}
+	}
+	return 0, ErrNotOurs
+}
