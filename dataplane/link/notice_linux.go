@@ -16,9 +16,9 @@ type tidings struct {
 
 const drainMax = 256 // entries per visit: a flood must not hold up the caller
 
-// drain empties the error queue into notices. hint is the message that has just failed, if any: what the own host says
-// about it quotes nothing, and is not repeated for each of its datagrams.
-func (s *socket) drain(fd uintptr, hint *TxMsg) (t tidings) {
+// drain empties the error queue into notices. That a message exceeds the MTU is only noted: the own host quotes nothing, but
+// the writer whose message it is knows the SPI, and tells with tellTooBig.
+func (s *socket) drain(fd uintptr) (t tidings) {
 	s.noticeMu.Lock()
 	defer s.noticeMu.Unlock()
 	var iov unix.Iovec
@@ -41,31 +41,42 @@ func (s *socket) drain(fd uintptr, hint *TxMsg) (t tidings) {
 		if h.Namelen > 0 {
 			notice.Peer = sockaddrAddrPort(&s.errName)
 		}
+		if !s.udp {
+			notice.Peer = netip.AddrPortFrom(notice.Peer.Addr(), 0)
+		}
 		switch {
 		case !notice.Local:
 			t.icmp++
 		case notice.Kind == NoticeTooBig:
 			t.tooBig++
-			if hint != nil && hint.To.Addr().Unmap() == notice.Peer.Addr() {
-				notice.Peer = netip.AddrPortFrom(notice.Peer.Addr(), hint.To.Port())
-				notice.SPI = leadingSPI(hint.Buf)
-				if hint.Err != nil {
-					continue
-				}
-			}
-		}
-		if !s.udp {
-			notice.Peer = netip.AddrPortFrom(notice.Peer.Addr(), 0)
-		}
-		if s.closed.Load() {
+			s.tooBigTo, s.tooBigMTU = notice.Peer.Addr(), notice.MTU
 			continue
 		}
-		select {
-		case s.notices <- notice:
-		default:
-		}
+		s.push(notice)
 	}
 	return t
+}
+
+// tellTooBig gives notice of a message that exceeds the MTU of its path as the own host knows it.
+func (s *socket) tellTooBig(m *TxMsg) {
+	s.noticeMu.Lock()
+	defer s.noticeMu.Unlock()
+	n := Notice{Kind: NoticeTooBig, Peer: netip.AddrPortFrom(m.To.Addr().Unmap(), m.To.Port()), SPI: leadingSPI(m.Buf), Local: true}
+	if s.tooBigTo == n.Peer.Addr().WithZone("") {
+		n.MTU = s.tooBigMTU
+	}
+	s.push(n)
+}
+
+// push adds a notice if there is room; noticeMu is held.
+func (s *socket) push(n Notice) {
+	if s.closed.Load() {
+		return
+	}
+	select {
+	case s.notices <- n:
+	default:
+	}
 }
 
 func leadingSPI(b []byte) uint32 {

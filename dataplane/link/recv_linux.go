@@ -57,13 +57,13 @@ type sockReader struct {
 
 func (s *socket) NewReader() OuterReader {
 	r := &sockReader{s: s, scopes: make(map[uint32]string)}
-	r.look = func(fd uintptr) { s.drain(fd, nil) }
+	r.look = func(fd uintptr) { s.drain(fd) }
 	r.once = func(fd uintptr) { r.n, r.errno = recvmmsg(fd, r.st.hdrs) }
 	r.until = func(fd uintptr) bool {
 		r.once(fd)
 		if r.errno == unix.EAGAIN {
 			if r.woken { // by an error that a sender has already taken
-				s.drain(fd, nil)
+				s.drain(fd)
 			}
 			r.woken = true
 			return false

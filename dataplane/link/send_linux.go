@@ -32,7 +32,6 @@ type sockWriter struct {
 	lo, hi  int // kernel messages to send now
 	n       int
 	errno   unix.Errno
-	hint    *TxMsg // the message that failed, for what the error queue says about it
 	heard   tidings
 	once    func(uintptr)
 	until   func(uintptr) bool
@@ -55,7 +54,7 @@ func (s *socket) NewWriter() OuterWriter {
 	}
 	w.once = func(fd uintptr) { w.n, w.errno = sendmmsg(fd, w.hdrs[w.lo:w.hi]) }
 	w.until = func(fd uintptr) bool { w.once(fd); return !w.full(fd) }
-	w.look = func(fd uintptr) { w.heard = s.drain(fd, w.hint) }
+	w.look = func(fd uintptr) { w.heard = s.drain(fd) }
 	return w
 }
 
@@ -204,7 +203,7 @@ func (w *sockWriter) flush(msgs []TxMsg, n int) error {
 			w.lo += w.n
 			// Stopping short means an error at the next one, which the kernel does not tell and may have forgotten.
 			if short && w.lo == n {
-				w.listen(nil)
+				w.listen()
 			}
 			short, tries = w.lo < n, 0
 			continue
@@ -214,7 +213,7 @@ func (w *sockWriter) flush(msgs []TxMsg, n int) error {
 		}
 		short = false
 		p := &w.pieces[w.lo]
-		if w.spoilt(&msgs[p.msg], tries) {
+		if w.spoilt(tries) {
 			tries++
 			continue
 		}
@@ -224,7 +223,9 @@ func (w *sockWriter) flush(msgs []TxMsg, n int) error {
 		}
 		m := &msgs[p.msg]
 		if m.Err == nil {
-			m.Err = sentinel(w.errno)
+			if m.Err = sentinel(w.errno); m.Err == ErrTooBig {
+				w.s.tellTooBig(m)
+			}
 		}
 		m.Failed += p.datagrams()
 		clear(w.zones) // an interface that was made anew has another number
@@ -250,13 +251,13 @@ func (w *sockWriter) full(fd uintptr) bool {
 
 // spoilt says whether an error may be about an earlier packet, so that this one must be sent again. The kernel reports what
 // ICMP messages say at the next call, whatever that is for, and then does not do it.
-func (w *sockWriter) spoilt(m *TxMsg, tries int) bool {
+func (w *sockWriter) spoilt(tries int) bool {
 	errno := w.errno
 	switch errno {
 	case unix.EINVAL, unix.EIO, unix.EPERM, unix.ENOBUFS, unix.ENOMEM:
 		return false // never from ICMP
 	}
-	w.listen(m)
+	w.listen()
 	switch {
 	case w.heard.icmp > 0:
 		return tries < pendingTries
@@ -266,11 +267,10 @@ func (w *sockWriter) spoilt(m *TxMsg, tries int) bool {
 	return tries == 0 // a reader may have emptied the queue
 }
 
-// listen empties the error queue; hint is the message that has just failed, if any.
-func (w *sockWriter) listen(hint *TxMsg) {
-	w.hint, w.heard = hint, tidings{}
+// listen empties the error queue.
+func (w *sockWriter) listen() {
+	w.heard = tidings{}
 	_ = w.s.rc.Control(w.look)
-	w.hint = nil
 }
 
 // sent notes what the success of kernel messages lo to hi says about GSO.

@@ -53,11 +53,13 @@ type socket struct {
 	closed atomic.Bool
 	gso    gsoState
 
-	noticeMu sync.Mutex
-	notices  chan Notice
-	errName  unix.RawSockaddrInet6 // the rest is scratch of the error queue; under noticeMu
-	errCtl   control
-	errBuf   [512]byte
+	notices   chan Notice
+	noticeMu  sync.Mutex // of what follows, and of sending on notices
+	tooBigTo  netip.Addr // what the own host has last said to be too big, and for which MTU
+	tooBigMTU int
+	errName   unix.RawSockaddrInet6 // scratch of the error queue
+	errCtl    control
+	errBuf    [512]byte
 }
 
 // gsoState is what is known of UDP_SEGMENT on a socket.

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -48,6 +47,9 @@ func newOuterPair(t testing.TB, kind string, optsA, optsB OuterOptions) *outerPa
 	} else {
 		p.a, p.b = p.spaceA.esp(a, optsA), p.spaceB.esp(b, optsB)
 	}
+	// Until the neighbour is known the kernel holds a few datagrams only.
+	send(t, p.a.NewWriter(), TxMsg{To: p.addrB, Buf: espPacket(1, 0, 40)})
+	newReceiver(t, p.b).take(1)
 	return p
 }
 
@@ -457,27 +459,85 @@ func TestMessageErrors(t *testing.T) {
 	rx.take(4)
 }
 
-// Where the kernel refuses GSO on a path (here because IPsec transforms what is sent; elsewhere for want of checksum
-// offloads) every datagram still goes, and after a few refusals GSO is off and says so.
-func TestGSORefused(t *testing.T) {
-	p := newOuterPair(t, "udp4", OuterOptions{}, OuterOptions{})
-	src, dst := p.addrA.Addr().AsSlice(), p.addrB.Addr().AsSlice()
-	tmpl := netlink.XfrmPolicyTmpl{Src: src, Dst: dst, Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TRANSPORT, Reqid: 1}
-	host := func(ip net.IP) *net.IPNet { return &net.IPNet{IP: ip, Mask: net.CIDRMask(32, 32)} }
-	if err := p.spaceA.nl.XfrmStateAdd(&netlink.XfrmState{Src: src, Dst: dst, Proto: tmpl.Proto, Mode: tmpl.Mode, Reqid: 1, Spi: 0x5000,
-		Aead: &netlink.XfrmStateAlgo{Name: "rfc4106(gcm(aes))", Key: bytes.Repeat([]byte{5}, 20), ICVLen: 128}}); err != nil {
-		t.Skipf("this kernel does no IPsec: %v", err)
+// refuseGSO makes w's kernel refuse UDP_SEGMENT with errno, as those do that have a device without checksum offloads, or IPsec,
+// on the path. What is sent without it goes to the real one.
+func refuseGSO(w *sockWriter, errno unix.Errno) (refusals *int) {
+	refusals = new(int)
+	once := w.once
+	w.once = func(fd uintptr) {
+		hi := w.hi
+		for i := w.lo; i < hi; i++ {
+			if w.pieces[i].seg == 0 {
+				continue
+			}
+			if i == w.lo {
+				*refusals++
+				w.n, w.errno = -1, errno
+				return
+			}
+			w.hi = i
+			break
+		}
+		once(fd)
+		w.hi = hi
 	}
-	must(t, p.spaceA.nl.XfrmPolicyAdd(&netlink.XfrmPolicy{Src: host(src), Dst: host(dst), Dir: netlink.XFRM_DIR_OUT, Tmpls: []netlink.XfrmPolicyTmpl{tmpl}}))
+	return refusals
+}
+
+// Where the kernel refuses GSO every datagram still goes, in order, and after a few refusals GSO is off and says so.
+func TestGSORefused(t *testing.T) {
+	for _, errno := range []unix.Errno{unix.EIO, unix.EINVAL, unix.EOPNOTSUPP} {
+		t.Run(errno.Error(), func(t *testing.T) {
+			p := newOuterPair(t, "udp4", OuterOptions{}, OuterOptions{NoGRO: true})
+			rx := newReceiver(t, p.b)
+			w := p.a.NewWriter()
+			refusals := refuseGSO(w.(*sockWriter), errno)
+			for round := range 4 {
+				var msgs []TxMsg
+				seq := uint32(0)
+				for range 3 {
+					m := TxMsg{To: p.addrB, SegSize: 100}
+					for range 70 { // more than one piece
+						m.Buf = append(m.Buf, espPacket(1, seq, 100)...)
+						seq++
+					}
+					msgs = append(msgs, m, TxMsg{To: p.addrB, Buf: espPacket(1, seq, 80)})
+					seq++
+				}
+				send(t, w, msgs...)
+				for i, m := range rx.take(int(seq)) {
+					if n := binary.BigEndian.Uint32(m.Buf[4:]); int(n) != i {
+						t.Fatalf("round %d: number %d came in place %d", round, n, i)
+					}
+				}
+			}
+			want := gsoRefusalMax + 1
+			if errno == unix.EOPNOTSUPP {
+				want *= 2 // each is tried again, for an ICMP message can say that too
+			}
+			if *refusals != want {
+				t.Errorf("tried %d times", *refusals)
+			}
+			if says := "no gso (the kernel refuses it: " + errno.Error() + "), gro"; p.a.Offloads() != says {
+				t.Errorf("offloads: %q", p.a.Offloads())
+			}
+		})
+	}
+}
+
+// Segments that fail by themselves too are no reason to give GSO up.
+func TestGSONotToBlame(t *testing.T) {
+	p := newOuterPair(t, "udp4", OuterOptions{}, OuterOptions{})
 	w := p.a.NewWriter()
-	for i := range 10 {
-		m := []TxMsg{{To: p.addrB, Buf: make([]byte, 10000), SegSize: 1000}}
+	refuseGSO(w.(*sockWriter), unix.EINVAL) // as old kernels do when the segments exceed the MTU
+	for range 4 * gsoRefusalMax {
+		m := []TxMsg{{To: p.addrB, Buf: make([]byte, 10000), SegSize: 2000}}
 		must(t, w.Send(m))
-		if m[0].Err != nil || m[0].Failed != 0 {
-			t.Fatalf("round %d: %d failed: %v", i, m[0].Failed, m[0].Err)
+		if m[0].Err != ErrTooBig || m[0].Failed != 5 {
+			t.Fatalf("%d failed: %v", m[0].Failed, m[0].Err)
 		}
 	}
-	if s := p.a.Offloads(); !strings.Contains(s, "no gso (the kernel refuses it: ") {
+	if s := p.a.Offloads(); s != "gso, gro" {
 		t.Errorf("offloads: %q", s)
 	}
 }
