@@ -91,6 +91,9 @@ func (i *Inbound) Advance(seq uint64) Verdict {
 	return i.window.Advance(seq)
 }
 
+// Top is the highest number accepted so far, 0 if there is none. For the owning lane.
+func (i *Inbound) Top() uint64 { return i.window.top }
+
 // Resume sets the highest number received, as when an SA is taken over from a kernel or comes back: everything up to it counts
 // as seen. Call it before the SA is in a DB.
 func (i *Inbound) Resume(top uint64) {

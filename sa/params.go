@@ -109,6 +109,21 @@ func (m DSCPMode) Decap(outer, inner uint8) uint8 {
 	return inner
 }
 
+// DF is how an outbound SA sets the don't-fragment bit of the outer IPv4 header (RFC 4301 section 8.1).
+type DF uint8
+
+// The ways.
+const (
+	DFSet   DF = iota // path MTU discovery: nothing is fragmented on its way
+	DFClear           // routers on the way may fragment
+	DFCopy            // as in the inner header; set for inner IPv6
+)
+
+var dfs = [...]string{DFSet: "set", DFClear: "clear", DFCopy: "copy"}
+
+// String is "set", "clear" or "copy".
+func (d DF) String() string { return name(dfs[:], "df", uint8(d)) }
+
 // Limits bound the life of an SA (RFC 4301 section 4.4.2.1). 0 is no limit.
 type Limits struct {
 	Bytes   uint64        // of ESP packets, as counted by Account
@@ -146,6 +161,10 @@ type Params struct {
 	TFCPad int      // outbound: inner packets are padded to this many bytes (RFC 4303 section 2.7); 0: as they are
 	DSCP   DSCPMode // the zero value is the default of RFC 4301
 	ECN    bool     // RFC 6040 normal mode; false: outer headers are Not-ECT
+	DF     DF       // outbound
+
+	// ClampMSS lowers the MSS option of TCP SYNs to what the tunnel carries: for an inbound SA, what the paired outbound one does.
+	ClampMSS bool
 
 	// FollowPeer, inbound: an authentic, fresh packet from another address makes the paired outbound SA send there
 	// (RFC 7296 section 2.23). A side that is behind a NAT itself must not set it.
@@ -222,6 +241,9 @@ func (p *Params) Validate() error {
 	}
 	if !p.DSCP.valid() {
 		return refuse("there is no %v", p.DSCP)
+	}
+	if int(p.DF) >= len(dfs) {
+		return refuse("there is no %v", p.DF)
 	}
 	if p.Link < 0 {
 		return refuse("link %d; links count from 0", p.Link)

@@ -68,6 +68,8 @@ type paramsJSON struct {
 	TFCPad        int         `json:"tfc_pad,omitempty"`
 	DSCP          string      `json:"dscp"`
 	ECN           bool        `json:"ecn"`
+	DF            string      `json:"df"`
+	ClampMSS      bool        `json:"clamp_mss,omitempty"`
 	FollowPeer    bool        `json:"follow_peer,omitempty"`
 	Link          int         `json:"link"`
 	PathMTU       int         `json:"path_mtu,omitempty"`
@@ -94,7 +96,8 @@ func (p Params) MarshalJSON() ([]byte, error) {
 		Name: p.Name, SPI: hexSPI(p.SPI), Src: endpoint(p.Src, p.SrcPort), Dst: endpoint(p.Dst, p.DstPort),
 		Encap: p.Encap.String(), Mode: p.Mode.String(), ESN: p.Keys.ESN,
 		ReplayWindow: p.ReplayWindow, NoReplayCheck: p.NoReplayCheck, Soft: p.Lifetime.Soft.json(), Hard: p.Lifetime.Hard.json(),
-		TFCPad: p.TFCPad, DSCP: p.DSCP.String(), ECN: p.ECN, FollowPeer: p.FollowPeer, Link: p.Link, PathMTU: p.PathMTU, Reqid: p.Reqid,
+		TFCPad: p.TFCPad, DSCP: p.DSCP.String(), ECN: p.ECN, DF: p.DF.String(), ClampMSS: p.ClampMSS,
+		FollowPeer: p.FollowPeer, Link: p.Link, PathMTU: p.PathMTU, Reqid: p.Reqid,
 	}
 	if p.Transform != nil {
 		j.Transform = p.Transform.ID()
