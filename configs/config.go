@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ type Config struct {
 // Tun is the interface that the protected traffic goes through.
 type Tun struct {
 	Name      string
-	MTU       int            // 0 = the exact inner MTU; see Config.TunMTU
+	MTU       int            // 0 = the exact inner MTU; the most that any tunnel carries, see Tunnel.InnerMTU
 	Addresses []netip.Prefix // of the interface, host bits kept
 	GSO       bool           // segmentation offload between kernel and gateway
 }
@@ -61,9 +62,15 @@ const (
 	LogError
 )
 
+// levels are log/slog's.
+var levels = [...]slog.Level{LogDebug: slog.LevelDebug, LogInfo: slog.LevelInfo, LogWarn: slog.LevelWarn, LogError: slog.LevelError}
+
+// Slog is the level as log/slog has it.
+func (l LogLevel) Slog() slog.Level { return levels[l] }
+
 var logLevels = []string{LogDebug: "debug", LogInfo: "info", LogWarn: "warn", LogError: "error"}
 
-// String is the word of the configuration, which log/slog's Level.UnmarshalText takes too.
+// String is the word of the configuration.
 func (l LogLevel) String() string { return logLevels[l] }
 
 // Log says what is logged, and how.

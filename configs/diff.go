@@ -132,7 +132,7 @@ func missing(a, b []*Policy) []*Policy {
 
 func (p *Policy) bare() Policy {
 	b := *p
-	b.Pos = Pos{}
+	b.Pos, b.key = Pos{}, ""
 	return b
 }
 

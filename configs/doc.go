@@ -11,6 +11,7 @@
 //	selectors.go   subnets and [[policy]] → policies; overlaps between which nothing decides
 //	params.go      Config → sa.Params, sa.Policy, inner MTUs
 //	diff.go        what a reload changes, and what of it needs a restart
+//	print.go       what prints of it: no keys
 //	examples.go    the commented examples and the systemd unit, embedded
 //
 // Key material goes from the file into offload.Key and nowhere else: the text that it was read from is wiped, and no error

@@ -145,10 +145,19 @@ func (d *document) parserError(err error) syntaxError {
 	switch {
 	case off == 0 && bytes.HasPrefix(d.data, []byte("\xef\xbb\xbf")):
 		s.what, s.mend = "the file begins with a byte order mark", "save it as UTF-8 without one"
-	case pe.Message == "strings must be quoted":
-		s.mend = `write "…" around the value`
+	case d.unquoted(off):
+		s.mend = `if the value is a string, write quotes around it: "…"`
 	}
 	return s
+}
+
+// unquoted says whether the line of a mistake is key = value with something before the mistake that begins neither a string
+// nor a list nor a table.
+func (d *document) unquoted(off int) bool {
+	line := d.data[d.lines[d.pos(off).Line-1]:off]
+	_, v, found := bytes.Cut(line, []byte("="))
+	v = bytes.TrimSpace(v)
+	return found && (len(v) == 0 || bytes.IndexByte([]byte("\"'[{"), v[0]) < 0)
 }
 
 // offset returns where a part of the document lies in it. A part shares the document's array, so that its capacity says

@@ -41,15 +41,15 @@ func (l *loader) keys(r *reader, t *offload.Transform, esn bool) offload.Keys {
 	}
 	if err := t.CheckKeys(k); err != nil {
 		// Lengths and zeros are found above, where the place is known better.
-		r.fail(r.written(encKey), &problem{err.Error(), "generate another key", ErrKey})
+		r.fail(r.keyName(encKey), &problem{err.Error(), "generate another key", ErrKey})
 		return k
 	}
 	l.keyReuse(r, t, k)
 	return k
 }
 
-// written returns the name under which a key is written: in the file itself or in one of its own.
-func (r *reader) written(p keyPart) string {
+// keyName returns the name under which a key is written: in the file itself or in one of its own.
+func (r *reader) keyName(p keyPart) string {
 	if name := keyParts[p]; r.has(name) {
 		return name
 	}
@@ -93,7 +93,7 @@ func (l *loader) key(r *reader, p keyPart, t *offload.Transform) (offload.Key, b
 	if problem := checkKey(k, p, t, r.has(name) || r.has(file)); problem != nil {
 		off := r.t.off
 		if r.has(name) || r.has(file) {
-			name = r.written(p)
+			name = r.keyName(p)
 			off = r.at(name)
 		}
 		l.fail(off, join(r.path, name), problem)
@@ -115,6 +115,9 @@ func (l *loader) keyFile(r *reader, name string, v *value) (offload.Key, bool) {
 	data, mode, err := readFile(path, maxKeyFile)
 	defer clear(data)
 	if err != nil {
+		if text := string(v.text); hide(text) != text {
+			path = text // the key itself, most likely: without the directory it is described rightly
+		}
 		l.errs = append(l.errs, fileError(pos, key, "the key file", path, err))
 		return nil, false
 	}
@@ -189,7 +192,7 @@ func checkKey(k offload.Key, p keyPart, t *offload.Transform, written bool) *pro
 	case want == 0 && !written:
 		return nil
 	case want == 0 && p == authKey:
-		return &problem{algorithm + " has no key of its own: " + t.Name + " authenticates with its one key", "remove it", ErrKey}
+		return &problem{t.Name + " authenticates with enc_key and has no other key", "remove it", ErrKey}
 	case want == 0:
 		return &problem{t.Name + " does not encrypt and has no such key", "remove it", ErrKey}
 	case !written:
@@ -286,7 +289,7 @@ func (l *loader) keyReuse(r *reader, t *offload.Transform, k offload.Keys) {
 		secret = secret[:t.KeyBits/8] // without the salt: it is no secret and no excuse
 	}
 	sum := sha256.Sum256(secret)
-	off := r.at(r.written(part))
+	off := r.at(r.keyName(part))
 	first, used := l.keyUses[sum]
 	if !used {
 		l.keyUses[sum] = keyUse{r.path, off}
@@ -294,8 +297,8 @@ func (l *loader) keyReuse(r *reader, t *offload.Transform, k offload.Keys) {
 	}
 	what := fmt.Sprintf("the same key as %s at %v", first.key, l.doc.pos(first.off))
 	if t.AEAD {
-		r.fail(r.written(part), &problem{what + ": with " + t.Name + " two SAs of one key reveal what they carry", "give every SA a key of its own", ErrKey})
+		r.fail(r.keyName(part), &problem{what + ": with " + t.Name + " two SAs of one key reveal what they carry", "give every SA a key of its own", ErrKey})
 		return
 	}
-	r.warn(r.written(part), "%s: give every SA a key of its own", what)
+	r.warn(r.keyName(part), "%s: give every SA a key of its own", what)
 }

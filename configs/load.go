@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -77,6 +78,7 @@ func (l *loader) run(data []byte) *Config {
 	if len(l.unknown) > 0 {
 		l.reportUnknown(schema())
 	}
+	slices.SortStableFunc(l.warnings, func(a, b Warning) int { return comparePos(a.Pos, b.Pos) })
 	c.Warnings = l.warnings
 	return c
 }
@@ -148,7 +150,7 @@ func fileError(pos Pos, key, what, path string, err error) *Error {
 		e.What, e.Mend = fmt.Sprintf("%s %s cannot be read: %v", what, name, reason), "check the path"
 	}
 	if hide(path) != path {
-		e.Cause = nil
+		e.Cause = nil // it names the path
 		e.Mend = "a key itself goes into enc_key or auth_key; here is the place for the path of a file with it"
 	}
 	return e

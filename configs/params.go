@@ -1,10 +1,6 @@
 package configs
 
-import (
-	"net/netip"
-
-	"culvert/sa"
-)
+import "culvert/sa"
 
 // outerOverhead is what the outer headers take of a packet, ESP itself aside: IP, and UDP with LinkUDP (RFC 3948).
 func (t *Tunnel) outerOverhead() int {
@@ -28,39 +24,6 @@ func (t *Tunnel) InnerMTU(interfaceMTU int) int {
 	}
 	return t.Transform.MaxPayload(outer - t.outerOverhead())
 }
-
-// TunMTU is the MTU for the TUN, in bytes: the configured one, or the largest that every tunnel carries in one outer packet,
-// though never less than the 1280 that IPv6 needs if IPv6 goes through (longer outer packets are then fragmented).
-// interfaceMTU gives the MTU of the interface with an address; it is asked only for tunnels without an outer_mtu. Without
-// tunnels the result is 1500 less the largest overhead that there can be, so that tunnels made later fit.
-func (c *Config) TunMTU(interfaceMTU func(local netip.Addr) int) int {
-	if c.Tun.MTU != 0 {
-		return c.Tun.MTU
-	}
-	mtu, six := 0, false
-	for _, t := range c.Tunnels {
-		outer := t.OuterMTU
-		if outer == 0 {
-			outer = interfaceMTU(t.Local)
-		}
-		if inner := t.InnerMTU(outer); mtu == 0 || inner < mtu {
-			mtu = inner
-		}
-	}
-	for _, p := range c.Policies {
-		six = six || p.Action == sa.Protect && p.Sel.Dst.Addr().Is6()
-	}
-	switch {
-	case mtu == 0:
-		return defaultTunMTU
-	case six:
-		return max(mtu, minMTU6)
-	}
-	return max(mtu, minMTU4)
-}
-
-// defaultTunMTU is what fits through every transform and link at an outer MTU of 1500.
-const defaultTunMTU = 1390
 
 // OutParams are the parameters of the outbound SA. PathMTU is OuterMTU: 0 leaves the interface's to be filled in. The keys
 // share memory with the Config: they are good until Config.Wipe.

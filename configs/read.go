@@ -268,7 +268,7 @@ func choices(name string, of func(*offload.Transform) int) string {
 	for _, n := range slices.Compact(ns) {
 		words = append(words, strconv.Itoa(n))
 	}
-	return strings.Join(words, " or ")
+	return strings.ReplaceAll(orList(words), `"`, "")
 }
 
 // replay reads the anti-replay settings (RFC 4303 section 3.4.3).
@@ -304,7 +304,7 @@ func (l *loader) outer(r *reader, t *Tunnel) {
 	get(r, "outer_mtu", &t.OuterMTU, kindInteger, func(v *value) (int, *problem) {
 		n, p := number(v, 0, maxMTU, "bytes")
 		if p != nil || n != 0 && n < int64(lowest) {
-			return 0, bad(show(string(v.text))+" is out of range", fmt.Sprintf("write 0 for that of the interface, or %d to %d bytes", lowest, maxMTU))
+			return 0, bad(string(v.text)+" is out of range", fmt.Sprintf("write 0 for that of the interface, or %d to %d bytes", lowest, maxMTU))
 		}
 		return int(n), nil
 	})
@@ -349,7 +349,7 @@ func (l *loader) sa(r *reader, t *Tunnel, s *SA) {
 	})
 	s.Pos = l.doc.pos(r.at("spi"))
 	transform := t.Transform
-	if _, written := l.places[r.path]; written {
+	if r.written {
 		r.require("spi", "write spi = 0x…, the number that both sides have agreed on for this direction")
 	} else {
 		transform = nil // the whole table is missing, which is one mistake and not four

@@ -16,18 +16,20 @@ import (
 // Policy is one entry of the SPD: one direction and one selector. A [[policy]] of direction "both" makes two, without
 // addresses one per family, and the subnets of a tunnel one per pair and direction.
 type Policy struct {
-	Name     string // of the [[policy]], or of the tunnel
+	Name     string // unique in its direction: "web", "web(ipv6)", or of a tunnel's subnets "branch(10.1.0.0/16,10.2.0.0/16)"
 	Pos      Pos    // of what it was made from: the [[policy]], or the remote subnet
 	Action   sa.Action
 	Tunnel   string // of sa.Protect
 	Dir      sa.Dir
 	Sel      sa.Selector // source and destination as in the packet of that direction
 	Priority int         // lower first
+	key      string      // what it was made from, for Config.Pos
 }
 
 // rule is what one place of the file asks for, before it is turned into policies by direction.
 type rule struct {
 	name          string
+	key           string
 	pos           Pos
 	action        sa.Action
 	tunnel        string
@@ -77,8 +79,8 @@ func (p *policies) subnets(r *reader, t *Tunnel, locals, remotes []placed[netip.
 		for _, b := range remotes {
 			if a.v.Addr().Is4() == b.v.Addr().Is4() {
 				p.rules = append(p.rules, rule{
-					name: t.Name, pos: p.l.doc.pos(b.off), action: sa.Protect, tunnel: t.Name,
-					local: a.v, remote: b.v, priority: t.Priority, out: true, in: true,
+					name: fmt.Sprintf("%s(%v,%v)", t.Name, a.v, b.v), key: join(r.path, "remote_subnets"), pos: p.l.doc.pos(b.off),
+					action: sa.Protect, tunnel: t.Name, local: a.v, remote: b.v, priority: t.Priority, out: true, in: true,
 				})
 			}
 		}
@@ -99,27 +101,35 @@ type protocol struct {
 	icmp   bool // has type and code
 }
 
-// protocols are the names of the protocols that selectors use, with their numbers (IANA).
-var protocols = []protocol{
-	{"icmp", 1, false, true}, {"igmp", 2, false, false}, {"ipip", 4, false, false}, {"tcp", 6, true, false},
-	{"udp", 17, true, false}, {"dccp", 33, true, false}, {"ipv6", 41, false, false}, {"gre", 47, false, false},
-	{"esp", 50, false, false}, {"ah", 51, false, false}, {"icmpv6", 58, false, true}, {"ospf", 89, false, false},
-	{"vrrp", 112, false, false}, {"l2tp", 115, false, false}, {"sctp", 132, true, false}, {"udplite", 136, true, false},
-}
-
 const (
 	protoICMP   = 1
 	protoICMPv6 = 58
 )
 
-var actionWords = []string{sa.Discard: "discard", sa.Protect: "protect", sa.Bypass: "bypass"}
+// protocols are the protocols that have a name, or ports: as package sa writes and takes them, so that there is one table.
+var protocols = func() []protocol {
+	var ps []protocol
+	for n := 1; n <= 255; n++ {
+		p := protocol{number: uint8(n), icmp: n == protoICMP || n == protoICMPv6}
+		s := sa.Selector{Proto: p.number}
+		p.name = strings.TrimPrefix(s.String(), "proto ")
+		s.DstPorts = sa.OnePort(1)
+		p.ports = s.Validate() == nil && !p.icmp
+		if p.ports || p.name != strconv.Itoa(n) {
+			ps = append(ps, p)
+		}
+	}
+	return ps
+}()
+
+var actionWords = []string{sa.Discard: sa.Discard.String(), sa.Protect: sa.Protect.String(), sa.Bypass: sa.Bypass.String()}
 
 var directionWords = []string{"both", "out", "in"}
 
 // read reads one [[policy]].
 func (p *policies) read(r *reader, names map[string]int) {
 	before := len(p.l.errs)
-	x := rule{priority: policyPriority, pos: p.l.doc.pos(r.t.off)}
+	x := rule{key: r.path, priority: policyPriority, pos: p.l.doc.pos(r.t.off)}
 	r.name(&x.name, names)
 	if x.name == "" {
 		x.name = strings.NewReplacer("[", "-", "]", "").Replace(r.path)
@@ -149,48 +159,32 @@ func (p *policies) read(r *reader, names map[string]int) {
 		r.fail("tunnel", &problem{fmt.Sprintf("what is to be %sed goes through no tunnel", strings.TrimSuffix(actionWords[x.action], "e")), `remove it, or write action = "protect"`, ErrConflict})
 	}
 	if x.action == sa.Bypass {
-		for _, k := range []string{"protocol", "local_ports", "remote_ports", "icmp_type", "icmp_code"} {
+		for _, k := range []string{"local", "protocol", "local_ports", "remote_ports", "icmp_type", "icmp_code"} {
 			if r.has(k) {
-				r.fail(k, &problem{"a bypass can select by addresses only, because it is a route that keeps the traffic out of the TUN", "remove it, or select by local and remote alone", ErrConflict})
+				r.fail(k, &problem{"a bypass selects by remote addresses only, because it is a route that keeps traffic to them out of the TUN", "remove it, and let remote be what is to be reached in clear", ErrConflict})
 			}
 		}
 		if directionWords[direction] != "both" {
 			r.fail("direction", &problem{"a bypass is a route, for both directions", "remove it", ErrConflict})
 		}
-		if !x.local.IsValid() && !x.remote.IsValid() && !r.has("local") && !r.has("remote") {
-			r.fail("action", &problem{"this bypass has no addresses: all traffic would go in clear", "write local or remote, or both", ErrConflict})
-		}
+		r.require("remote", "write the prefix that is to be reached in clear")
 	}
 	if len(p.l.errs) == before {
 		p.rules = append(p.rules, x)
 	}
 }
 
-// protocol reads the protocol, by name or number, into the rule. The result is its row in protocols, nil if it has none.
+// protocol reads the protocol, by name or number, into the rule. The result has ports or ICMP types if that protocol does, and
+// is nil if there is a mistake.
 func (p *policies) protocol(r *reader, x *rule) *protocol {
 	v := r.take("protocol", kindString, kindInteger)
 	if v == nil {
-		return nil
+		if r.has("protocol") {
+			return nil
+		}
+		return &protocol{}
 	}
-	if v.kind == kindString {
-		names := []string{"any"}
-		for i := range protocols {
-			if protocols[i].name == string(v.text) {
-				x.proto = protocols[i].number
-			}
-			names = append(names, protocols[i].name)
-		}
-		if x.proto == 0 && string(v.text) != "any" {
-			n, err := strconv.ParseUint(string(v.text), 10, 8)
-			if err != nil || n == 0 {
-				pr := notOneOf(string(v.text), names)
-				pr.mend = strings.Replace(pr.mend, " or ", ", ", 1) + ", or a number from 1 to 255"
-				r.fail("protocol", pr)
-				return nil
-			}
-			x.proto = uint8(n)
-		}
-	} else {
+	if text := string(v.text); v.kind == kindInteger {
 		n, pr := number(v, 1, 255, "")
 		if pr != nil {
 			pr.mend += `, or "any"`
@@ -198,6 +192,21 @@ func (p *policies) protocol(r *reader, x *rule) *protocol {
 			return nil
 		}
 		x.proto = uint8(n)
+	} else if text != "any" {
+		s, err := sa.ParseSelector("proto " + text)
+		if err != nil || strings.ContainsAny(text, " \t\n") {
+			names := []string{"any"}
+			for _, q := range protocols {
+				names = append(names, q.name)
+			}
+			pr := bad(show(text)+" is no protocol", "write "+orList(names)+", or a number from 1 to 255")
+			if near := nearest(text, names); near != "" {
+				pr.mend = fmt.Sprintf("perhaps %q is meant; %s", near, pr.mend)
+			}
+			r.fail("protocol", pr)
+			return nil
+		}
+		x.proto = s.Proto
 	}
 	for _, f := range []struct {
 		proto uint8
@@ -216,10 +225,10 @@ func (p *policies) protocol(r *reader, x *rule) *protocol {
 			return &protocols[i]
 		}
 	}
-	return nil
+	return &protocol{}
 }
 
-// ports reads ports, or type and code of ICMP, into the rule.
+// ports reads ports, or type and code of ICMP, into the rule. proto is nil if it is not known because of a mistake.
 func (p *policies) ports(r *reader, x *rule, proto *protocol) {
 	for _, k := range []struct {
 		name string
@@ -229,8 +238,14 @@ func (p *policies) ports(r *reader, x *rule, proto *protocol) {
 		if v == nil {
 			continue
 		}
-		if proto == nil || !proto.ports {
-			r.fail(k.name, &problem{"only tcp, udp, sctp, dccp and udplite have ports", `write protocol = "tcp", for example, or remove it`, ErrConflict})
+		if proto != nil && !proto.ports {
+			var with []string
+			for _, q := range protocols {
+				if q.ports {
+					with = append(with, q.name)
+				}
+			}
+			r.fail(k.name, &problem{"ports need a protocol that has them", "write protocol = " + orList(with) + ", or remove it", ErrConflict})
 			continue
 		}
 		lo, hi, isRange := strings.Cut(string(v.text), "-")
@@ -240,10 +255,15 @@ func (p *policies) ports(r *reader, x *rule, proto *protocol) {
 		a, errA := strconv.ParseUint(strings.TrimSpace(lo), 10, 16)
 		b, errB := strconv.ParseUint(strings.TrimSpace(hi), 10, 16)
 		switch {
-		case errA != nil || errB != nil || a == 0 && b == 0:
-			r.fail(k.name, bad(show(string(v.text))+" is not a port or a range of ports", `write one such as "443" or "1000-2000", from 1 to 65535; for any port leave it out`))
+		case string(v.text) == "opaque":
+			*k.dst = sa.Opaque
+		case errA != nil || errB != nil || b == 0:
+			r.fail(k.name, bad(show(string(v.text))+" is not a port or a range of ports",
+				`write one such as "443" or "1000-2000", from 1 to 65535, or "opaque" for later fragments; for any port leave it out`))
 		case a > b:
 			r.fail(k.name, bad(fmt.Sprintf("the range %d-%d ends before it begins", a, b), fmt.Sprintf(`write "%d-%d"`, b, a)))
+		case a <= 1 && b == math.MaxUint16:
+			// Any port: later fragments, whose ports nobody knows, are meant too then.
 		default:
 			*k.dst = sa.PortRange{Lo: uint16(a), Hi: uint16(b)}
 		}
@@ -256,14 +276,13 @@ func (p *policies) ports(r *reader, x *rule, proto *protocol) {
 		if !integer(r, k.name, &n, 0, math.MaxUint8, "") {
 			continue
 		}
-		if proto == nil || !proto.icmp {
+		switch {
+		case proto != nil && !proto.icmp:
 			r.fail(k.name, &problem{"only icmp and icmpv6 have it", `write protocol = "icmp", or remove it`, ErrConflict})
-			continue
+		case k.name == "icmp_code" && !r.has("icmp_type"):
+			r.fail(k.name, &problem{"a code means something only with its type", "write icmp_type as well", ErrConflict})
 		}
-		*k.dst = sa.PortRange{Lo: uint16(n), Hi: uint16(n)}
-	}
-	if r.has("icmp_code") && !r.has("icmp_type") {
-		r.fail("icmp_code", &problem{"a code means something only with its type", "write icmp_type as well", ErrConflict})
+		*k.dst = sa.OnePort(uint16(n))
 	}
 }
 
@@ -295,34 +314,43 @@ func (p *policies) finish() {
 		}
 	}
 	p.overlaps()
-	p.loops()
+	p.bypasses()
 }
 
 // families fills in the addresses that a rule leaves open: of the family of the other side, or of both.
 func (x rule) families() []rule {
-	any4, any6 := netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	var out []rule
-	for _, anything := range []netip.Prefix{any4, any6} {
-		is4 := anything.Addr().Is4()
-		if x.proto == protoICMP && !is4 || x.proto == protoICMPv6 && is4 {
+	for _, f := range []struct {
+		name string
+		any  netip.Prefix
+		icmp uint8 // the ICMP of the other family
+	}{
+		{"ipv4", netip.PrefixFrom(netip.IPv4Unspecified(), 0), protoICMPv6},
+		{"ipv6", netip.PrefixFrom(netip.IPv6Unspecified(), 0), protoICMP},
+	} {
+		if x.proto == f.icmp {
 			continue
 		}
 		y := x
 		for _, side := range []*netip.Prefix{&y.local, &y.remote} {
 			if !side.IsValid() {
-				*side = anything
+				*side = f.any
 			}
 		}
-		if y.local.Addr().Is4() == is4 && y.remote.Addr().Is4() == is4 {
-			out = append(out, y)
+		if is4 := f.any.Addr().Is4(); y.local.Addr().Is4() != is4 || y.remote.Addr().Is4() != is4 {
+			continue
 		}
+		if !x.local.IsValid() && !x.remote.IsValid() {
+			y.name = fmt.Sprintf("%s(%s)", x.name, f.name)
+		}
+		out = append(out, y)
 	}
 	return out
 }
 
 // policies turns a rule into one policy per direction.
 func (x rule) policies() []*Policy {
-	base := Policy{Name: x.name, Pos: x.pos, Action: x.action, Tunnel: x.tunnel, Priority: x.priority}
+	base := Policy{Name: x.name, Pos: x.pos, key: x.key, Action: x.action, Tunnel: x.tunnel, Priority: x.priority}
 	var ps []*Policy
 	if x.out {
 		out := base
@@ -396,7 +424,7 @@ func (p *policies) clash(table *bart.Table[[]*Policy], prefix netip.Prefix, q *P
 	} {
 		for _, others := range near(prefix) {
 			for _, o := range others {
-				if o.Pos == q.Pos || !overlap(&o.Sel, &q.Sel) {
+				if o.Pos == q.Pos || !o.Sel.Overlaps(&q.Sel) {
 					continue
 				}
 				if !sameEffect(o, q) || within(&o.Sel, &q.Sel) || within(&q.Sel, &o.Sel) {
@@ -415,95 +443,69 @@ func sameEffect(a, b *Policy) bool {
 }
 
 func (p *policies) reportOverlap(q, first *Policy) {
-	key := "policy." + q.Name
-	if q.Tunnel == q.Name && p.c.Tunnel(q.Name) != nil && p.l.places[key] == (Pos{}) {
-		key = "tunnel." + q.Name + ".remote_subnets"
-	}
-	what := fmt.Sprintf("%s shares traffic with %s (%s) at %v, and both have priority %d", describe(&q.Sel), describe(&first.Sel), effect(first), first.Pos, q.Priority)
+	what := fmt.Sprintf("%v (%s) shares traffic with %v (%s) at %v, and both have priority %d", q.Sel, effect(q), first.Sel, effect(first), first.Pos, q.Priority)
 	mend := "write a priority for the one that is to decide: the lower goes first"
 	if sameEffect(q, first) {
-		what = fmt.Sprintf("%s and %s at %v do the same, and the one contains the other", describe(&q.Sel), describe(&first.Sel), first.Pos)
+		what = fmt.Sprintf("%v (%s) and %v at %v do the same, and the one contains the other", q.Sel, effect(q), first.Sel, first.Pos)
 		mend = "remove the smaller"
 	}
-	p.l.errs = append(p.l.errs, &Error{Pos: q.Pos, Key: key, What: what, Mend: mend, Class: ErrConflict})
+	p.l.errs = append(p.l.errs, &Error{Pos: q.Pos, Key: q.key, What: what, Mend: mend, Class: ErrConflict})
 }
 
 func effect(q *Policy) string {
 	if q.Action == sa.Protect {
 		return "tunnel " + q.Tunnel
 	}
-	return actionWords[q.Action]
-}
-
-// describe writes a selector for people.
-func describe(s *sa.Selector) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%v > %v", s.Src, s.Dst)
-	if s.Proto == 0 {
-		return b.String()
-	}
-	name := strconv.Itoa(int(s.Proto))
-	icmp := false
-	for i := range protocols {
-		if protocols[i].number == s.Proto {
-			name, icmp = protocols[i].name, protocols[i].icmp
-		}
-	}
-	b.WriteString(" " + name)
-	labels := [2]string{" from port ", " to port "}
-	if icmp {
-		labels = [2]string{" type ", " code "}
-	}
-	for i, r := range [2]sa.PortRange{s.SrcPorts, s.DstPorts} {
-		switch {
-		case r == (sa.PortRange{}):
-		case r.Lo == r.Hi:
-			fmt.Fprintf(&b, "%s%d", labels[i], r.Lo)
-		default:
-			fmt.Fprintf(&b, "%s%d-%d", labels[i], r.Lo, r.Hi)
-		}
-	}
-	return b.String()
-}
-
-func overlap(a, b *sa.Selector) bool {
-	return a.Src.Overlaps(b.Src) && a.Dst.Overlaps(b.Dst) &&
-		(a.Proto == 0 || b.Proto == 0 || a.Proto == b.Proto && portsOverlap(a.SrcPorts, b.SrcPorts) && portsOverlap(a.DstPorts, b.DstPorts))
-}
-
-func portsOverlap(a, b sa.PortRange) bool {
-	none := sa.PortRange{}
-	return a == none || b == none || a.Lo <= b.Hi && b.Lo <= a.Hi
+	return q.Action.String()
 }
 
 // within says whether everything that a selects, b selects too.
 func within(a, b *sa.Selector) bool {
 	covers := func(x, y netip.Prefix) bool { return x.Bits() <= y.Bits() && x.Contains(y.Addr()) }
-	holds := func(x, y sa.PortRange) bool {
-		none := sa.PortRange{}
-		return x == none || y != none && x.Lo <= y.Lo && y.Hi <= x.Hi
-	}
 	return covers(b.Src, a.Src) && covers(b.Dst, a.Dst) &&
-		(b.Proto == 0 || b.Proto == a.Proto && holds(b.SrcPorts, a.SrcPorts) && holds(b.DstPorts, a.DstPorts))
+		(b.Proto == 0 || b.Proto == a.Proto && portsWithin(a.SrcPorts, b.SrcPorts) && portsWithin(a.DstPorts, b.DstPorts))
 }
 
-// loops warns of a peer that lies in a subnet behind the tunnel: what is sent to it sealed would be routed into the TUN again,
-// unless a bypass takes it out.
-func (p *policies) loops() {
-	for _, t := range p.c.Tunnels {
-		if !t.Remote.IsValid() {
+func portsWithin(a, b sa.PortRange) bool {
+	switch everything, zero := (sa.PortRange{}), sa.OnePort(0); {
+	case b == everything || a == b:
+		return true
+	case a == everything || a == sa.Opaque || b == sa.Opaque || b == zero:
+		return false
+	case a == zero:
+		return b.Lo == 0
+	}
+	return b.Lo <= a.Lo && a.Hi <= b.Hi
+}
+
+// bypasses checks that the routes, of which the most specific goes first, decide as the priorities say. A bypass is a route
+// past the TUN, the policies that protect are routes into it, and only what is in the TUN is discarded.
+func (p *policies) bypasses() {
+	reported := make(map[Pos]bool)
+	for _, b := range p.c.Policies {
+		if b.Action != sa.Bypass || b.Dir != sa.Out {
 			continue
 		}
-		bypassed := func(q *Policy) bool {
-			return q.Dir == sa.Out && q.Action == sa.Bypass && q.Sel.Dst.Contains(t.Remote) && q.Sel.Src.Contains(t.Local)
-		}
 		for _, q := range p.c.Policies {
-			if q.Dir == sa.Out && q.Action == sa.Protect && q.Sel.Dst.Contains(t.Remote) && !slices.ContainsFunc(p.c.Policies, bypassed) {
-				key := "tunnel." + t.Name + ".remote"
-				p.l.warnings = append(p.l.warnings, Warning{p.c.Pos(key), key, fmt.Sprintf(
-					"%v lies in %v of the policy at %v: add a [[policy]] with action = \"bypass\" and remote = \"%v/%d\" so that sealed packets stay out of the TUN",
-					t.Remote, q.Sel.Dst, q.Pos, t.Remote, t.Remote.BitLen())})
-				break
+			if q.Dir != sa.Out || q.Action == sa.Bypass || reported[b.Pos] || !q.Sel.Dst.Overlaps(b.Sel.Dst) || q.Priority == b.Priority {
+				continue
+			}
+			past := q.Action == sa.Discard || q.Sel.Dst.Bits() < b.Sel.Dst.Bits()
+			switch bypassFirst := b.Priority < q.Priority; {
+			case past && !bypassFirst:
+				reported[b.Pos] = true
+				p.l.errs = append(p.l.errs, &Error{
+					Pos: b.Pos, Key: b.key, Class: ErrConflict,
+					What: fmt.Sprintf("its route to %v leads past the policy %v (%s) at %v, whose priority %d is before its %d", b.Sel.Dst, q.Sel, effect(q), q.Pos, q.Priority, b.Priority),
+					Mend: fmt.Sprintf("write priority = %d or less if the traffic is to go in clear, or remove the bypass", max(q.Priority-1, 0)),
+				})
+			case !past && bypassFirst:
+				reported[b.Pos] = true
+				p.l.errs = append(p.l.errs, &Error{
+					Pos: b.Pos, Key: b.key, Class: ErrConflict,
+					What: fmt.Sprintf("its priority %d is before the %d of the policy %v (%s) at %v, but its route to %v is not more specific", b.Priority, q.Priority, q.Sel, effect(q), q.Pos, b.Sel.Dst),
+					Mend: "write a more specific remote, or a priority behind the other",
+				})
 			}
 		}
 	}

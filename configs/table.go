@@ -26,6 +26,8 @@ type reader struct {
 	path  string   // of this table, "" for the root
 	shape string   // path without the names: "tunnel.out"
 	asked []string // every key that this table may have
+
+	written bool // for sub: the table is there, and is one
 }
 
 func (l *loader) reader(t *table, path, shape string) *reader {
@@ -56,19 +58,27 @@ func (r *reader) take(name string, want ...kind) *value {
 	if slices.Contains(want, e.val.kind) {
 		return e.val
 	}
+	r.l.fail(e.val.off, key, wrongKind(key, e.val.kind, want...))
+	return nil
+}
+
+// wrongKind is the mistake of a value of kind is where one of the others is wanted.
+func wrongKind(key string, is kind, want ...kind) *problem {
 	names := make([]string, len(want))
 	for i, k := range want {
 		names[i] = k.String()
 	}
-	mend := "write " + strings.Join(names, " or ")
-	switch {
-	case want[0] == kindString && e.val.kind != kindTable && e.val.kind != kindArray:
+	wanted := strings.Join(names, " or ")
+	mend := "write " + wanted
+	switch scalar := is != kindTable && is != kindArray; {
+	case want[0] == kindString && scalar:
 		mend = `write it in quotes: "…"`
-	case want[0] == kindArray && e.val.kind == kindString:
+	case want[0] == kindArray && is == kindString:
 		mend = `write it in brackets: ["…"]`
+	case want[0] == kindTable:
+		mend = "begin it with a line [" + key + "]"
 	}
-	r.l.fail(e.val.off, key, &problem{"it is " + e.val.kind.String() + ", not " + strings.Join(names, " or "), mend, ErrType})
-	return nil
+	return &problem{"it is " + is.String() + ", not " + wanted, mend, ErrType}
 }
 
 // get reads a key into dst. An absent key leaves dst as it is, which is the default. The result says whether the key is there
@@ -188,14 +198,26 @@ func word[T ~uint8](r *reader, name string, dst *T, words []string) bool {
 }
 
 func notOneOf(s string, words []string) *problem {
-	mend := `write "` + strings.Join(words, `", "`) + `"`
-	if i := strings.LastIndex(mend, ", "); i >= 0 {
-		mend = mend[:i] + " or " + mend[i+2:]
-	}
+	mend := "write " + orList(words)
 	if near := nearest(s, words); near != "" {
-		mend += "; perhaps " + strconv.Quote(near) + " is meant"
+		mend = fmt.Sprintf("perhaps %q is meant; %s", near, mend)
 	}
 	return bad(show(s)+" is not known here", mend)
+}
+
+// orList is "a", "b" or "c".
+func orList(words []string) string {
+	var b strings.Builder
+	for i, w := range words {
+		switch {
+		case i > 0 && i == len(words)-1:
+			b.WriteString(" or ")
+		case i > 0:
+			b.WriteString(", ")
+		}
+		b.WriteString(strconv.Quote(w))
+	}
+	return b.String()
 }
 
 // address reads an address of a host: no zone, no IPv4 in IPv6's clothes, no multicast, not unspecified.
@@ -265,9 +287,9 @@ func list[T comparable](r *reader, name string, conv func(v *value) (T, *problem
 	var out []placed[T]
 	seen := make(map[T]int)
 	for i, item := range v.items {
-		at := fmt.Sprintf("%s[%d]", key, i)
+		at := fmt.Sprintf("%s[%d]", key, i+1)
 		if item.kind != kindString {
-			r.l.fail(item.off, at, &problem{"it is " + item.kind.String() + ", not a string", `write it in quotes: "…"`, ErrType})
+			r.l.fail(item.off, at, wrongKind(at, item.kind, kindString))
 			continue
 		}
 		x, p := conv(item)
@@ -287,11 +309,11 @@ func list[T comparable](r *reader, name string, conv func(v *value) (T, *problem
 
 // sub returns the reader of a table within this one; of an empty one, at this table's place, if it is not written.
 func (r *reader) sub(name string) *reader {
-	t := &table{off: r.t.off}
+	s := r.l.reader(&table{off: r.t.off}, join(r.path, name), join(r.shape, name))
 	if v := r.take(name, kindTable); v != nil {
-		t = v.table
+		s.t, s.written = v.table, true
 	}
-	return r.l.reader(t, join(r.path, name), join(r.shape, name))
+	return s
 }
 
 // each returns the tables of an [[array]].

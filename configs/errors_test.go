@@ -1,0 +1,90 @@
+package configs
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write what the errors are into testdata instead of comparing it")
+
+// keyFiles are the key files that testdata/mistakes refers to.
+var keyFiles = map[string]struct {
+	text string
+	mode os.FileMode
+}{
+	"letter.key": {"# a comment\n5ec3e75ec3e75ec3e7\n5ec3 e75ec3g75e00000001\n", 0o600},
+	"short.key":  {"5ec3e75e\n", 0o600},
+	"empty.key":  {"# nothing but this\n", 0o600},
+	"open.key":   {"5ec3e75ec3e75ec3e75ec3e75ec3e75e\n", 0o644},
+}
+
+// TestMistakes holds every message against the text that testdata has for it: file, line, column, what is wrong and how to
+// mend it, in the order of the places, all of a file at once. The keys in testdata consist of the pattern 5ec3e7, of which
+// nothing may show up in a message.
+func TestMistakes(t *testing.T) {
+	files, err := filepath.Glob("testdata/mistakes/*.toml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no testdata: %v", err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".toml")
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for key, f := range keyFiles {
+				write(t, filepath.Join(dir, key), f.text, f.mode)
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, name+".toml")
+			write(t, path, string(text), 0o600)
+			_, err = Load(path)
+			var all Errors
+			if !errors.As(err, &all) {
+				t.Fatalf("Load gave %v, not Errors", err)
+			}
+			for _, e := range all {
+				if e.Pos.Line < 1 || e.Pos.Column < 1 || e.Class == nil || e.What == "" || e.Mend == "" && e.Class != ErrSyntax {
+					t.Errorf("incomplete error %#v", e)
+				}
+			}
+			got := strings.NewReplacer(dir+"/", "", dir, "DIR").Replace(err.Error()) + "\n"
+			if regexp.MustCompile("(?i)5ec3|e75e").MatchString(got) {
+				t.Errorf("key material in\n%s", got)
+			}
+			golden := strings.TrimSuffix(file, ".toml") + ".want"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), got); d != "" {
+				t.Errorf("messages differ (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// write writes a file for a test, whatever the umask.
+func write(t *testing.T, path, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
