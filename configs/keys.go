@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 
 	"culvert/offload"
@@ -105,14 +106,15 @@ func (l *loader) key(r *reader, p keyPart, t *offload.Transform) (offload.Key, b
 // keyFile reads a key from the file that a value names.
 func (l *loader) keyFile(r *reader, name string, v *value) (offload.Key, bool) {
 	path, key := string(v.text), join(r.path, name)
-	if l.noFiles {
-		return nil, false
-	}
 	if path != "" && !filepath.IsAbs(path) {
 		path = filepath.Join(filepath.Dir(l.file), path)
 	}
 	pos := l.doc.pos(v.off)
-	data, mode, err := readFile(path, maxKeyFile)
+	read := readFile
+	if l.noFiles {
+		read = func(string, int64) ([]byte, fs.FileMode, error) { return nil, 0, errNoFiles }
+	}
+	data, mode, err := read(path, maxKeyFile)
 	defer clear(data)
 	if err != nil {
 		if text := string(v.text); hide(text) != text {

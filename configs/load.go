@@ -127,6 +127,7 @@ func readFile(path string, limit int64) ([]byte, fs.FileMode, error) {
 var (
 	errNotRegular = errors.New("it is not a regular file")
 	errTooLong    = errors.New("it is too long to be one")
+	errNoFiles    = errors.New("key files are not opened here")
 )
 
 // fileError says why a file could not be read. what names its part: "the configuration", "the key file".
