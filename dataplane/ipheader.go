@@ -92,12 +92,12 @@ type ipHeader struct {
 	proto     uint8 // the upper layer; in a later IPv6 fragment what its fragment header says, be it an extension header
 	fragment  bool  // one fragment of several
 	later     bool  // one that is not the first: there is no upper-layer header in it
-	options   bool  // IPv4 options or IPv6 extension headers
 	routing   bool  // an IPv6 routing header with segments left: the destination address is not the final one
 }
 
 // parse walks the headers of p (RFC 791 3.1; RFC 8200 4). p may be longer than the packet in it, as TFC padding makes it
-// (RFC 4303 2.7); whoever does not expect that compares total with len(p). IPv6 jumbograms are refused as errIPLength.
+// (RFC 4303 2.7); whoever does not expect that compares total with len(p). IPv6 jumbograms (RFC 2675) are refused: their
+// payload length of zero leaves no room for the option that says so.
 func (h *ipHeader) parse(p []byte) error {
 	if len(p) < ipv4HeaderLen {
 		return errIPShort
@@ -116,10 +116,9 @@ func (h *ipHeader) parse(p []byte) error {
 		if offset+total-length > 0xffff {
 			return errIPFragment
 		}
-		*h = ipHeader{
-			total: total, transport: length, version: 4, proto: p[9],
-			fragment: frag&0x3fff != 0, later: offset != 0, options: length != ipv4HeaderLen,
-		}
+		// Field by field: a literal would be put together elsewhere and then copied, which takes longer than all the rest.
+		h.total, h.transport, h.version, h.proto = total, length, 4, p[9]
+		h.fragment, h.later, h.routing = frag&0x3fff != 0, offset != 0, false
 		return nil
 	case 6:
 		if len(p) < ipv6HeaderLen {
@@ -129,7 +128,8 @@ func (h *ipHeader) parse(p []byte) error {
 		if total > len(p) {
 			return errIPLength
 		}
-		*h = ipHeader{total: total, transport: ipv6HeaderLen, version: 6, proto: p[6]}
+		h.total, h.transport, h.version, h.proto = total, ipv6HeaderLen, 6, p[6]
+		h.fragment, h.later, h.routing = false, false, false
 		switch p[6] {
 		case protoTCP, protoUDP, protoICMPv6:
 			return nil
@@ -185,7 +185,7 @@ func (h *ipHeader) walk(p []byte) error {
 		if length > len(p)-at {
 			return errIPExtension
 		}
-		h.proto, h.transport, h.options = p[at], at+length, true
+		h.proto, h.transport = p[at], at+length
 		if h.later {
 			return nil // what follows is the middle of something
 		}

@@ -233,8 +233,7 @@ func (s *splitter) nextSingle(dst []byte) int {
 	copy(dst, s.pkt)
 	if s.csumField != 0 {
 		// The field already holds the pseudo header's sum, which so goes into the total.
-		sum := checksumAdd(0, dst[s.csumStart:])
-		checksumStoreNonZero(dst[s.csumField:], sum)
+		checksumStoreNonZero(dst[s.csumField:], checksumAdd(0, s.pkt[s.csumStart:]))
 	}
 	return n
 }
@@ -246,9 +245,11 @@ func (s *splitter) nextSegment(dst []byte) int {
 		return 0
 	}
 	dst = dst[:n]
+	// Summed where it comes from: to read what was just written, across the bounds of the writes, would wait for them.
+	data := s.pkt[s.off : s.off+payload]
+	sum := checksumAdd(0, data)
 	copy(dst, s.tmpl[:s.header])
-	copy(dst[s.header:], s.pkt[s.off:s.off+payload])
-	sum := checksumAdd(0, dst[s.header:])
+	copy(dst[s.header:], data)
 
 	if s.version == 4 {
 		binary.BigEndian.PutUint16(dst[2:], uint16(n))
