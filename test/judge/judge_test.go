@@ -65,7 +65,7 @@ func TestJudgesAgree(t *testing.T) {
 	}
 	for k, d := range Tshark(t, WritePcap(t, tsharkIn), tsharkSAs...) {
 		i := tsharkOf[k]
-		if !d.ICVGood || d.ICVBad || d.SPI != sas[i].SPI || d.Seq != uint32(i+1) || d.NextHeader != 4 || !bytes.Equal(d.Inner, seal[i].Plain[0].Inner) {
+		if !d.ICVGood || d.ICVBad || d.BadChecksum || d.SPI != sas[i].SPI || d.Seq != uint32(i+1) || d.NextHeader != 4 || !bytes.Equal(d.Inner, seal[i].Plain[0].Inner) {
 			t.Errorf("tshark makes of scapy's packet of %s over %s, UDP %v: %+v", sas[i].Transform, sas[i].Dst, sas[i].UDP(), d)
 		}
 	}
@@ -109,6 +109,18 @@ func TestJudgesRefuse(t *testing.T) {
 		if d.ICVGood || !d.ICVBad {
 			t.Errorf("tshark finds an altered packet of %s authentic: %+v", tsharkSAs[i].Transform, d)
 		}
+	}
+}
+
+// A wrong checksum inside an authentic packet is seen.
+func TestTsharkSeesChecksums(t *testing.T) {
+	s := associations()[0]
+	wrong := example("hello")
+	wrong[27]++ // of the UDP checksum
+	sealed := ScapySeal(t, SealJob{s, []Plain{{Inner: example("hello"), Seq: 1}, {Inner: wrong, Seq: 2}}})
+	d := Tshark(t, WritePcap(t, sealed[0]), s)
+	if len(d) != 2 || d[0].BadChecksum || !d[1].BadChecksum || !d[1].ICVGood {
+		t.Errorf("tshark says %+v", d)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -60,12 +61,17 @@ type Dissected struct {
 	NextHeader byte
 	Pad        []byte
 	IV         []byte
+	// BadChecksum: an IP, TCP, UDP or ICMP checksum, outside or inside, is wrong.
+	BadChecksum bool
 	// Protocols is tshark's stack of protocols: "raw:ip:esp:ip:icmp:data".
 	Protocols string
 }
 
 var tsharkFields = []string{"esp.spi", "esp.sequence", "esp.icv_good", "esp.icv_bad", "esp.contained_data", "esp.protocol", "esp.pad",
-	"esp.iv", "frame.protocols"}
+	"esp.iv", "frame.protocols", "ip.checksum.status", "tcp.checksum.status", "udp.checksum.status", "icmp.checksum.status", "icmpv6.checksum.status"}
+
+// checksumBad is tshark's number for a checksum that it computed and found wrong.
+const checksumBad = "0"
 
 // Tshark has tshark verify and decrypt the packets of a capture file with the keys of these SAs.
 func Tshark(tb testing.TB, pcap string, sas ...SA) []Dissected {
@@ -77,7 +83,7 @@ func Tshark(tb testing.TB, pcap string, sas ...SA) []Dissected {
 		tb.Fatal(err)
 	}
 	var table strings.Builder
-	args := []string{"-n", "-r", pcap, "-T", "fields", "-E", "occurrence=f"}
+	args := []string{"-n", "-r", pcap, "-T", "fields", "-E", "occurrence=a"}
 	ports := map[uint16]bool{4500: true}
 	for _, s := range sas {
 		if err := TsharkKnows(s.Transform, s.Keys.ESN); err != nil {
@@ -98,7 +104,8 @@ func Tshark(tb testing.TB, pcap string, sas ...SA) []Dissected {
 		tb.Fatal(err)
 	}
 	for _, o := range []string{"esp.enable_encryption_decode:TRUE", "esp.enable_authentication_check:TRUE",
-		"esp.enable_null_encryption_decode_heuristic:FALSE", "ip.defragment:FALSE"} {
+		"esp.enable_null_encryption_decode_heuristic:FALSE", "ip.defragment:FALSE",
+		"ip.check_checksum:TRUE", "tcp.check_checksum:TRUE", "udp.check_checksum:TRUE"} {
 		args = append(args, "-o", o)
 	}
 	for _, f := range tsharkFields {
@@ -136,6 +143,13 @@ func hexKey(k []byte) string {
 func parseFields(f []string) (d Dissected, err error) {
 	if len(f) != len(tsharkFields) {
 		return d, fmt.Errorf("%d fields instead of %d: %q", len(f), len(tsharkFields), f)
+	}
+	for _, status := range f[9:] {
+		d.BadChecksum = d.BadChecksum || slices.Contains(strings.Split(status, ","), checksumBad)
+	}
+	// Of fields that occur in the outer and in the inner packet, the outer one comes first.
+	for i := range f {
+		f[i], _, _ = strings.Cut(f[i], ",")
 	}
 	d.Protocols = f[8]
 	if f[0] == "" {
