@@ -56,7 +56,7 @@ var theirs = []struct {
 	{"github.com/HdrHistogram/hdrhistogram-go", []string{"dataplane", "cmd", "test"}},
 	{"github.com/cilium/ebpf", []string{"dataplane/link"}},
 	{"github.com/coreos/go-systemd/v22", []string{"cmd"}},
-	{"github.com/gaissmai/bart", []string{"sa"}},
+	{"github.com/gaissmai/bart", []string{"sa", "configs"}},
 	{"github.com/google/go-cmp", []string{"_test"}},
 	{"github.com/google/gopacket", []string{"dataplane/link/pcaplink", "cmd", "test", "_test"}},
 	{"github.com/pelletier/go-toml/v2", []string{"configs"}},
@@ -64,12 +64,13 @@ var theirs = []struct {
 	{"github.com/prometheus/client_model", []string{"_test"}},
 	{"github.com/prometheus/common", []string{"_test"}},
 	{"github.com/spf13/cobra", []string{"cmd"}},
+	{"github.com/spf13/pflag", []string{"cmd"}},
 	{"github.com/vishvananda/netlink", []string{"xfrm", "dataplane/link", "cmd", "test"}},
 	{"github.com/vishvananda/netns", []string{"xfrm", "dataplane/link", "cmd", "test"}},
 	{"go.uber.org/goleak", []string{"_test"}},
 	{"golang.org/x/crypto", []string{"offload", "_test"}},
 	{"golang.org/x/sys", []string{"."}},
-	{"golang.zx2c4.com/wireguard", []string{"dataplane/link"}},
+	{"golang.zx2c4.com/wireguard", []string{"dataplane/link", "test/peers"}},
 	{"pgregory.net/rapid", []string{"_test"}},
 }
 
