@@ -44,7 +44,7 @@ func newSpace(t testing.TB) *space {
 		t.Skipf("cannot make a network namespace: %v", err)
 	}
 	t.Cleanup(func() { s.ns.Close() })
-	s.nl, err = netlink.NewHandleAt(s.ns, unix.NETLINK_ROUTE, unix.NETLINK_XFRM)
+	s.nl, err = netlink.NewHandleAt(s.ns, unix.NETLINK_ROUTE)
 	must(t, err)
 	t.Cleanup(s.nl.Close)
 	lo, err := s.nl.LinkByName("lo")
