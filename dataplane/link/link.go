@@ -77,6 +77,7 @@ type Inner interface {
 	Name() string
 	MTU() int         // the present one, in bytes; cheap enough to ask per burst
 	Offloads() string // what is in use, for people, and why something is not
+	StopReading()     // readers get net.ErrClosed from now on, also those who wait; writers go on
 	Close() error     // wakes everyone who waits; they get net.ErrClosed
 }
 
@@ -125,6 +126,7 @@ type Outer interface {
 	MaxSegs() int          // datagrams that one TxMsg should hold; 1 where each is sent alone anyhow
 	MaxBytes() int         // bytes that one TxMsg should hold
 	Offloads() string      // what is in use, for people, and why something is not
+	StopReading()          // readers get net.ErrClosed from now on, also those who wait; writers go on
 	Close() error          // wakes everyone who waits; they get net.ErrClosed
 }
 
@@ -163,8 +165,12 @@ type TxMsg struct {
 	Buf     []byte
 	SegSize int   // 0 = one datagram
 	TOS     uint8 // outer TOS byte or traffic class
-	Err     error // out: nil, or a sentinel: why the first of the Failed failed
-	Failed  int   // out: how many of its datagrams were not sent
+	// Fragment: the outer packets may be fragmented, here and by IPv4 routers (DF is clear). Otherwise one that is larger
+	// than the path MTU fails with ErrTooBig. Turning it costs a system call, and it is a setting of the socket: of the
+	// writers of an Outer only one may send messages with it.
+	Fragment bool
+	Err      error // out: nil, or a sentinel: why the first of the Failed failed
+	Failed   int   // out: how many of its datagrams were not sent
 }
 
 // Datagrams is the number of datagrams in m.

@@ -127,6 +127,9 @@ func (r *sockReader) Recv(b *RxBatch, wait bool) error {
 		_ = s.rc.Control(r.look)
 	}
 	for tries := 0; ; tries++ {
+		if s.deaf.Load() {
+			return net.ErrClosed
+		}
 		if err := s.rc.Control(r.once); err != nil {
 			return s.fail("receive", err)
 		}
@@ -159,7 +162,7 @@ func (r *sockReader) Recv(b *RxBatch, wait bool) error {
 // full, until that has room again.
 func (r *sockReader) waitOtherwise(err error) error {
 	s := r.s
-	if s.closed.Load() || errors.Is(err, os.ErrClosed) {
+	if s.closed.Load() || s.deaf.Load() || errors.Is(err, os.ErrClosed) {
 		return net.ErrClosed
 	}
 	_ = s.rc.Control(r.look)

@@ -42,6 +42,9 @@ type sockWriter struct {
 	settled bool  // whether that was GSO's fault is known
 	zones   map[string]uint32
 	poll    [1]unix.PollFd
+
+	fragment bool // as this writer has set the socket; it begins without
+	turn     func(uintptr)
 }
 
 func (s *socket) NewWriter() OuterWriter {
@@ -55,6 +58,17 @@ func (s *socket) NewWriter() OuterWriter {
 	w.once = func(fd uintptr) { w.n, w.errno = sendmmsg(fd, w.hdrs[w.lo:w.hi]) }
 	w.until = func(fd uintptr) bool { w.once(fd); return !w.full(fd) }
 	w.look = func(fd uintptr) { w.heard = s.drain(fd) }
+	level, name := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER
+	if s.v6 {
+		level, name = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER
+	}
+	w.turn = func(fd uintptr) {
+		discover := unix.IP_PMTUDISC_DO // the same numbers in IPv6
+		if w.fragment {
+			discover = unix.IP_PMTUDISC_DONT
+		}
+		_ = unix.SetsockoptInt(int(fd), level, name, discover) // has worked when the socket was opened
+	}
 	return w
 }
 
@@ -79,6 +93,13 @@ func (w *sockWriter) Send(msgs []TxMsg) error {
 func (w *sockWriter) describe(msgs []TxMsg) (n int) {
 	for n < sendBatch && w.msg < len(msgs) {
 		m := &msgs[w.msg]
+		if m.Fragment != w.fragment {
+			if n > 0 {
+				break
+			}
+			w.fragment = m.Fragment
+			_ = w.s.rc.Control(w.turn)
+		}
 		if !w.address(n, m) {
 			m.Err, m.Failed = ErrInvalid, m.Datagrams()
 			w.msg++

@@ -23,7 +23,6 @@ type OuterOptions struct {
 	SendBuf int    // bytes; 4 MiB unless given. Beyond net.core.wmem_max with CAP_NET_ADMIN only
 	NoGSO   bool   // do not send with UDP_SEGMENT
 	NoGRO   bool   // do not receive with UDP_GRO
-	DFClear bool   // let routers fragment outer packets, and learn no path MTU; otherwise IPv4's DF bit is set
 	Device  string // send and receive through this interface only
 	Mark    uint32 // firewall mark of what is sent, for policy routing; 0 = none
 }
@@ -51,6 +50,7 @@ type socket struct {
 	gro    bool
 	noGRO  string // why not
 	closed atomic.Bool
+	deaf   atomic.Bool // StopReading
 	gso    gsoState
 
 	notices   chan Notice
@@ -173,10 +173,7 @@ func (s *socket) options() []sockopt {
 		}
 		return 0
 	}
-	discover := unix.IP_PMTUDISC_DO // the same numbers in IPv6
-	if s.opts.DFClear {
-		discover = unix.IP_PMTUDISC_DONT
-	}
+	const discover = unix.IP_PMTUDISC_DO // the same number in IPv6
 	var o []sockopt
 	if s.v6 {
 		o = []sockopt{
@@ -303,6 +300,11 @@ func (s *socket) KernelDrops() (n uint64) {
 		}
 	})
 	return n
+}
+
+func (s *socket) StopReading() {
+	s.deaf.Store(true)
+	_ = s.f.SetReadDeadline(longAgo) // wakes who waits in the poller
 }
 
 func (s *socket) Close() error {

@@ -257,7 +257,7 @@ func TestLargeDatagram(t *testing.T) {
 	for _, kind := range kinds {
 		for _, opts := range []OuterOptions{{}, {NoGRO: true}} {
 			t.Run(fmt.Sprint(kind, opts.NoGRO), func(t *testing.T) {
-				p := newOuterPair(t, kind, OuterOptions{DFClear: true}, opts)
+				p := newOuterPair(t, kind, OuterOptions{}, opts)
 				rx := newReceiver(t, p.b)
 				want := [][]byte{espPacket(1, 1, 1000), espPacket(1, 2, 2112), espPacket(1, 3, 2113), espPacket(1, 4, 60000),
 					espPacket(1, 5, p.a.MaxBytes()), espPacket(1, 6, 40)}
@@ -266,7 +266,7 @@ func TestLargeDatagram(t *testing.T) {
 					if !strings.HasPrefix(kind, "udp") && len(d) > 65000 {
 						d = d[:65000]
 					}
-					send(t, w, TxMsg{To: p.addrB, Buf: d})
+					send(t, w, TxMsg{To: p.addrB, Buf: d, Fragment: true})
 					if got := rx.take(1)[0]; !bytes.Equal(got.Buf, d) {
 						t.Fatalf("%d bytes came as %d, or changed", len(d), len(got.Buf))
 					}
@@ -281,12 +281,12 @@ func TestLargeDatagram(t *testing.T) {
 func TestSegmentsBeyondMTU(t *testing.T) {
 	for _, kind := range []string{"udp4", "udp6"} {
 		t.Run(kind, func(t *testing.T) {
-			p := newOuterPair(t, kind, OuterOptions{DFClear: true}, OuterOptions{})
+			p := newOuterPair(t, kind, OuterOptions{}, OuterOptions{})
 			rx := newReceiver(t, p.b)
 			w := p.a.NewWriter()
 			buf := bytes.Repeat(espPacket(3, 1, 2000), 10)
 			for range 10 {
-				send(t, w, TxMsg{To: p.addrB, Buf: buf[:1000], SegSize: 100}, TxMsg{To: p.addrB, Buf: buf, SegSize: 2000})
+				send(t, w, TxMsg{To: p.addrB, Buf: buf[:1000], SegSize: 100}, TxMsg{To: p.addrB, Buf: buf, SegSize: 2000, Fragment: true})
 				rx.take(20)
 			}
 			if s := p.a.Offloads(); strings.Contains(s, "no gso") {
@@ -316,6 +316,38 @@ func TestSegmentsBeyondMTU(t *testing.T) {
 			case n := <-p.a.Notices():
 				t.Fatalf("told twice: %+v", n)
 			default:
+			}
+		})
+	}
+}
+
+// Whether a packet may be fragmented is said message by message, also within one call of Send.
+func TestFragment(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			p := newOuterPair(t, kind, OuterOptions{}, OuterOptions{})
+			rx := newReceiver(t, p.b)
+			w := p.a.NewWriter()
+			big := espPacket(0x1234, 1, 3000)
+			var msgs []TxMsg
+			for i := range 130 {
+				msgs = append(msgs, TxMsg{To: p.addrB, Buf: big, Fragment: i%3 != 1}, TxMsg{To: p.addrB, Buf: big[:500], Fragment: i%5 == 0})
+			}
+			for range 2 {
+				must(t, w.Send(msgs))
+				arrived := 0
+				for i, m := range msgs {
+					want := error(nil)
+					if len(m.Buf) > 1500 && !m.Fragment {
+						want = ErrTooBig
+					} else {
+						arrived++
+					}
+					if m.Err != want {
+						t.Fatalf("message %d: %v, want %v", i, m.Err, want)
+					}
+				}
+				rx.take(arrived)
 			}
 		})
 	}
@@ -595,6 +627,42 @@ func TestCloseWakes(t *testing.T) {
 	}
 }
 
+// StopReading wakes a reader, and keeps others from what has come already, but lets writers go on.
+func TestStopReading(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			p := newOuterPair(t, kind, OuterOptions{}, OuterOptions{})
+			rd := p.a.NewReader()
+			b := rd.NewBatch()
+			read := make(chan error)
+			go func() { read <- rd.Recv(b, true) }()
+			select {
+			case err := <-read:
+				t.Fatal("did not wait:", err)
+			case <-time.After(50 * time.Millisecond):
+			}
+			p.a.StopReading()
+			select {
+			case err := <-read:
+				if !errors.Is(err, net.ErrClosed) {
+					t.Error("reader:", err)
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatal("the reader is not woken")
+			}
+			send(t, p.b.NewWriter(), TxMsg{To: p.addrA, Buf: espPacket(1, 1, 100)})
+			for _, wait := range []bool{false, true} {
+				if err := p.a.NewReader().Recv(b, wait); !errors.Is(err, net.ErrClosed) {
+					t.Error("reading afterwards:", err)
+				}
+			}
+			rx := newReceiver(t, p.b)
+			send(t, p.a.NewWriter(), TxMsg{To: p.addrB, Buf: make([]byte, 1000), SegSize: 100})
+			rx.take(10)
+		})
+	}
+}
+
 // A full socket makes the sender wait, not lose; every datagram that the receiver's buffer takes arrives once.
 func TestSendWaits(t *testing.T) {
 	p := newOuterPair(t, "udp4", OuterOptions{SendBuf: 10000, NoGSO: true}, OuterOptions{})
@@ -636,7 +704,7 @@ func TestKernelDrops(t *testing.T) {
 // The options reach the socket.
 func TestSocketOptions(t *testing.T) {
 	s := newSpace(t)
-	o := s.udp("127.0.0.1:0", OuterOptions{Mark: 77, Device: "lo", RecvBuf: 10 << 20, DFClear: true}).(*socket)
+	o := s.udp("127.0.0.1:0", OuterOptions{Mark: 77, Device: "lo", RecvBuf: 10 << 20}).(*socket)
 	if o.Local().Port() == 0 {
 		t.Error("no port")
 	}
@@ -645,7 +713,7 @@ func TestSocketOptions(t *testing.T) {
 			{unix.SOL_SOCKET, unix.SO_MARK}:          77,
 			{unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX}: 1,
 			{unix.SOL_SOCKET, unix.SO_RCVBUF}:        20 << 20, // the kernel doubles it
-			{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER}:  unix.IP_PMTUDISC_DONT,
+			{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER}:  unix.IP_PMTUDISC_DO,
 			{unix.SOL_SOCKET, unix.SO_NO_CHECK}:      0,
 		} {
 			if got, err := unix.GetsockoptInt(int(fd), name[0], name[1]); err != nil || got != want {

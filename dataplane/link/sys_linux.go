@@ -1,6 +1,7 @@
 package link
 
 import (
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -9,6 +10,9 @@ import (
 // The system calls of the packet path. They never block (the descriptors are non-blocking and the flags say so too), so
 // they go past the scheduler, which saves a fifth of their price. mmsghdr, msghdr and iovec differ between 32 and 64 bits;
 // x/sys has them right for every architecture.
+
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
 
 func recvmmsg(fd uintptr, h []unix.Mmsghdr) (int, unix.Errno) {
 	n, _, e := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(h))), uintptr(len(h)), unix.MSG_DONTWAIT, 0, 0)

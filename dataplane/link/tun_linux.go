@@ -75,6 +75,7 @@ type tunLink struct {
 	uso     bool
 	down    atomic.Bool // seen down; until something says otherwise
 	closed  atomic.Bool
+	deaf    atomic.Bool // StopReading
 	drained chan struct{}
 	once    sync.Once
 
@@ -184,6 +185,11 @@ func (t *tunLink) KernelDrops() uint64 {
 	return 0
 }
 
+func (t *tunLink) StopReading() {
+	t.deaf.Store(true)
+	_ = t.dev.File().SetReadDeadline(longAgo) // wakes who waits in the poller
+}
+
 func (t *tunLink) Close() (err error) {
 	t.once.Do(func() {
 		t.closed.Store(true)
@@ -225,6 +231,9 @@ type tunReader struct {
 
 func (r *tunReader) Next(wait bool) ([]byte, VNet, error) {
 	for {
+		if r.t.deaf.Load() {
+			return nil, VNet{}, net.ErrClosed
+		}
 		if err := r.t.rc.Control(r.once); err != nil {
 			return nil, VNet{}, r.t.fail(err)
 		}
@@ -233,7 +242,7 @@ func (r *tunReader) Next(wait bool) ([]byte, VNet, error) {
 				return nil, VNet{}, ErrAgain
 			}
 			if err := r.t.rc.Read(r.until); err != nil {
-				if r.t.closed.Load() {
+				if r.t.closed.Load() || r.t.deaf.Load() {
 					return nil, VNet{}, net.ErrClosed
 				}
 				// The poller gives up on a device that has been deleted. Reading says so more clearly.

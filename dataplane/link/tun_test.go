@@ -304,6 +304,42 @@ func TestTUNEnds(t *testing.T) {
 	}
 }
 
+// StopReading wakes the reader, and lets the writer go on.
+func TestTUNStopReading(t *testing.T) {
+	s := newSpace(t)
+	in := s.tun("tun0", 1400, TUNOptions{})
+	s.up("tun0")
+	read := make(chan error)
+	go func() {
+		r := in.NewReader()
+		for {
+			if _, _, err := r.Next(true); err != nil {
+				read <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-read:
+		t.Fatal("did not wait:", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	in.StopReading()
+	select {
+	case err := <-read:
+		if !errors.Is(err, net.ErrClosed) {
+			t.Error("reader:", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("the reader is not woken")
+	}
+	if _, _, err := in.NewReader().Next(false); !errors.Is(err, net.ErrClosed) {
+		t.Error("reading afterwards:", err)
+	}
+	p, h := tcp4()
+	must(t, in.NewWriter().Queue(h, [][]byte{p}))
+}
+
 // The MTU follows the device's; what the device's queue cannot hold is counted.
 func TestTUNAttributes(t *testing.T) {
 	s := newSpace(t)

@@ -3,7 +3,8 @@
 // doubles of a TUN device and of a UDP socket for tests, benchmarks and simulations of a network.
 //
 // Closing one end wakes both. The closed end reads nothing more; the other still reads what was on its way, then gets
-// net.ErrClosed, as it does at once when it writes.
+// net.ErrClosed, as it does at once when it writes. To an end that has stopped reading the other writes on, and what does not
+// fit is dropped.
 package memlink
 
 import (
@@ -80,6 +81,8 @@ func (l *Inner) Offloads() string {
 	}
 	return "csum tso uso"
 }
+
+func (l *Inner) StopReading() { l.rx.stop() }
 
 func (l *Inner) Close() error {
 	l.rx.close(true, false)
@@ -171,7 +174,7 @@ func (w *innerWriter) Flush() (int, error) { return 0, nil }
 type OuterOptions struct {
 	Name         string         // "mem0" and "mem1" unless given
 	Local        netip.AddrPort // where what it sends comes from
-	MTU          int            // largest outer IP packet; larger ones fail with ErrTooBig and give a Notice; 0 = any
+	MTU          int            // largest outer IP packet; larger ones that must not be fragmented fail with ErrTooBig and give a Notice; 0 = any
 	Depth        int            // messages on their way; DefaultDepth unless given
 	DropWhenFull bool           // drop instead of waiting, as a socket's receive buffer does; counted in Drops
 	NoGRO        bool           // deliver messages of several datagrams one by one, as a raw socket does
@@ -186,6 +189,7 @@ type Datagram struct {
 	Buf      []byte
 	From, To netip.AddrPort
 	TOS      uint8
+	Fragment bool // see link.TxMsg
 }
 
 type outerMeta struct {
@@ -254,6 +258,8 @@ func (l *Outer) Notify(n link.Notice) {
 	default:
 	}
 }
+
+func (l *Outer) StopReading() { l.rx.stop() }
 
 func (l *Outer) Close() error {
 	l.rx.close(true, false)
@@ -346,7 +352,7 @@ func (w *outerWriter) send(m *link.TxMsg) error {
 		if l.tooBig(m, d) {
 			continue
 		}
-		if err := l.pass(Datagram{d, from, m.To, m.TOS}); err != nil {
+		if err := l.pass(Datagram{d, from, m.To, m.TOS, m.Fragment}); err != nil {
 			return err
 		}
 	}
@@ -362,7 +368,7 @@ func (l *Outer) tooBig(m *link.TxMsg, d []byte) bool {
 	if l.opts.Local.Port() != 0 {
 		size += 8
 	}
-	if l.opts.MTU == 0 || size <= l.opts.MTU {
+	if l.opts.MTU == 0 || size <= l.opts.MTU || m.Fragment {
 		return false
 	}
 	m.Err = link.ErrTooBig

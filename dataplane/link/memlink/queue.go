@@ -17,6 +17,7 @@ type queue[M any] struct {
 	head, n  int
 	readEnd  bool // closed: nobody will read any more
 	writeEnd bool // closed: nothing more will come
+	deaf     bool // the reading end has stopped reading: what does not fit is dropped
 	drop     bool // when full: drop instead of waiting
 	drops    uint64
 }
@@ -35,7 +36,7 @@ func newQueue[M any](depth int, drop bool) *queue[M] {
 // put copies one packet in; q.mu is held. It waits for room, or drops. It fails when the reading end is closed.
 func (q *queue[M]) put(meta M, parts ...[]byte) error {
 	for q.n == len(q.slots) && !q.readEnd && !q.writeEnd {
-		if q.drop {
+		if q.drop || q.deaf {
 			q.drops++
 			return nil
 		}
@@ -59,7 +60,7 @@ func (q *queue[M]) put(meta M, parts ...[]byte) error {
 func (q *queue[M]) ready(wait bool) error {
 	for {
 		switch {
-		case q.readEnd:
+		case q.readEnd, q.deaf:
 			return net.ErrClosed
 		case q.n > 0:
 			return nil
@@ -81,6 +82,14 @@ func (q *queue[M]) take(buf []byte) ([]byte, M) {
 	q.n--
 	q.notFull.Signal()
 	return out, s.meta
+}
+
+func (q *queue[M]) stop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.deaf = true
+	q.notEmpty.Broadcast()
+	q.notFull.Broadcast()
 }
 
 func (q *queue[M]) close(readEnd, writeEnd bool) {
