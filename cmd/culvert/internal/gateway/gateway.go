@@ -1,0 +1,322 @@
+// Package gateway puts a gateway together from a configuration and runs it: SAs, links, lanes, the host's routes, the
+// control socket and the metrics.
+//
+//	gateway.go  start, stop, the parts
+//	tunnels.go  SAs and policies from the configuration; reload
+//	watch.go    path MTUs, keepalives, lifetimes
+//	report.go   what the control socket and the metrics show
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"culvert/cmd/culvert/internal/control"
+	"culvert/cmd/culvert/internal/hostnet"
+	"culvert/configs"
+	"culvert/dataplane"
+	"culvert/dataplane/link"
+	"culvert/offload"
+	"culvert/offload/pool"
+	"culvert/offload/soft"
+	"culvert/sa"
+)
+
+// Engines are all that this build has, the preferred first.
+func Engines() []offload.Engine {
+	return []offload.Engine{soft.New()}
+}
+
+// ProtectMemory keeps the process's memory, where keys are, out of core files and from other processes.
+func ProtectMemory() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("forbid core files: %w", err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return fmt.Errorf("forbid core files: %w", err)
+	}
+	return nil
+}
+
+// SetLevel sets what the log shows to a level of the configuration, whose words are slog's.
+func SetLevel(v *slog.LevelVar, l configs.LogLevel) {
+	if err := v.UnmarshalText([]byte(l.String())); err != nil {
+		panic(err) // a level without a word that slog knows is a mistake in package configs
+	}
+}
+
+// Gateway is a running gateway.
+type Gateway struct {
+	log     *slog.Logger
+	level   *slog.LevelVar // of log
+	version string
+	started time.Time
+
+	registry *offload.Registry
+	engine   offload.Engine
+	pool     *pool.Engine
+	store    *sa.Store // nil without a state directory
+	db       *sa.DB
+	inner    link.Inner
+	links    []configs.Link
+	outers   []link.Outer
+	plane    *dataplane.Plane
+	control  *control.Server
+	metrics  *http.Server
+
+	mu      sync.Mutex // for what a reload changes
+	cfg     *configs.Config
+	loaded  time.Time
+	tunnels map[string]*tunnel
+
+	stop chan struct{}
+	wg   sync.WaitGroup
+}
+
+// Start starts everything; an error leaves nothing behind but the guard, if that had been laid.
+func Start(cfg *configs.Config, log *slog.Logger, level *slog.LevelVar, version string) (*Gateway, error) {
+	g := &Gateway{
+		log: log, level: level, version: version, started: time.Now(), cfg: cfg, loaded: time.Now(),
+		tunnels: map[string]*tunnel{}, stop: make(chan struct{}),
+	}
+	if err := g.start(); err != nil {
+		g.abandon()
+		return nil, err
+	}
+	for _, w := range cfg.Warnings {
+		log.Warn("configuration", "warning", w.String())
+	}
+	return g, nil
+}
+
+func (g *Gateway) start() error {
+	cfg := g.cfg
+	g.registry = offload.NewRegistry(Engines()...)
+	if err := g.chooseEngine(); err != nil {
+		return err
+	}
+	mtus, err := innerMTUs(cfg)
+	if err != nil {
+		return err
+	}
+	// The guard comes before anything that could move a packet.
+	if err := hostnet.Guard(plan(cfg, mtus)); err != nil {
+		return err
+	}
+	if g.store, err = openStore(cfg); err != nil {
+		return err
+	}
+	g.db = sa.NewDB()
+	if g.inner, err = link.OpenTUN(cfg.Tun.Name, tunMTU(cfg, mtus), link.TUNOptions{NoTSO: !cfg.Tun.GSO}); err != nil {
+		return cfg.Refuse("tun.name", err.Error(), "run as root where /dev/net/tun is, or choose another name", err)
+	}
+	g.links = cfg.Links()
+	for _, l := range g.links {
+		o, err := openLink(l)
+		if err != nil {
+			return linkError(cfg, l, err)
+		}
+		g.outers = append(g.outers, o)
+	}
+	if err := g.loadTunnels(cfg, mtus); err != nil {
+		return err
+	}
+	dp := dataplane.Config{DB: g.db, Inner: g.inner, Outers: g.outers, Engine: g.engine}
+	if g.pool != nil {
+		dp.Pool = g.pool
+	}
+	dp.ICMPSource4, dp.ICMPSource6 = icmpSources(cfg)
+	if g.plane, err = dataplane.New(dp); err != nil {
+		return err
+	}
+	g.plane.Start()
+	if err := hostnet.Apply(plan(cfg, mtus)); err != nil {
+		return err
+	}
+	if err := g.serve(); err != nil {
+		return err
+	}
+	g.watch()
+	return nil
+}
+
+// chooseEngine takes the engine that the configuration names, or the first that was admitted for every transform in use.
+func (g *Gateway) chooseEngine() error {
+	for _, t := range g.cfg.Tunnels {
+		e, err := g.registry.Select(t.Transform, g.cfg.Engine)
+		if err != nil {
+			return g.cfg.Refuse("engine", err.Error(), "`culvert engines` lists what this machine has", err)
+		}
+		if g.engine != nil && g.engine.Name() != e.Name() {
+			return g.cfg.Refuse("engine", fmt.Sprintf("no single engine was admitted for all transforms in use: %s has %v, %s does not",
+				e.Name(), t.Transform, g.engine.Name()), "name one with `engine`, or see `culvert engines`", nil)
+		}
+		g.engine = e
+	}
+	if g.engine == nil {
+		return g.cfg.Refuse("tunnel", "there is no tunnel", "add a [[tunnel]]; `culvert example` prints some", nil)
+	}
+	if g.cfg.Workers > 0 {
+		p := pool.New(g.engine, pool.Options{Workers: g.cfg.Workers})
+		if _, err := p.Probe(); err != nil {
+			return g.cfg.Refuse("workers", err.Error(), "set it to 0", err)
+		}
+		g.pool = p
+	}
+	return nil
+}
+
+func openStore(cfg *configs.Config) (*sa.Store, error) {
+	aead := func() *configs.Tunnel {
+		for _, t := range cfg.Tunnels {
+			if t.Transform.AEAD {
+				return t
+			}
+		}
+		return nil
+	}()
+	if cfg.StateDir == "" {
+		if aead != nil {
+			return nil, cfg.Refuse("state_dir", fmt.Sprintf("tunnel %q has an AEAD transform, which must never use a sequence number twice, and there is nowhere to remember them", aead.Name),
+				"set state_dir to a directory that survives restarts", nil)
+		}
+		return nil, nil
+	}
+	s, err := sa.OpenStore(cfg.StateDir)
+	if err == nil {
+		return s, nil
+	}
+	if aead != nil {
+		return nil, cfg.Refuse("state_dir", fmt.Sprintf("%v; tunnel %q has an AEAD transform, which must never use a sequence number twice, so it does not start", err, aead.Name),
+			"make the directory writable for the gateway", err)
+	}
+	return nil, cfg.Refuse("state_dir", err.Error(), `make the directory writable for the gateway; for tunnels without an AEAD, state_dir = "" starts every sequence at 1 again, which a peer takes only if its SA is new too`, err)
+}
+
+func openLink(l configs.Link) (link.Outer, error) {
+	opts := link.OuterOptions{Mark: hostnet.Mark}
+	if l.Kind == configs.LinkESP {
+		return link.OpenESP(l.Local.Addr(), opts)
+	}
+	return link.OpenUDP(l.Local, opts)
+}
+
+func linkError(cfg *configs.Config, l configs.Link, err error) error {
+	for i, t := range cfg.Tunnels {
+		if t.LinkIndex >= 0 && cfg.Links()[t.LinkIndex] == l {
+			mend := "stop what has it, or give the tunnel another address"
+			switch {
+			case errors.Is(err, unix.EADDRNOTAVAIL):
+				mend = "give this host the address, or name one that it has"
+			case errors.Is(err, unix.EADDRINUSE):
+				mend = "stop the program that has it (ss -ulpn), or give the tunnel another local_port"
+			case errors.Is(err, unix.EPERM):
+				mend = "run as root"
+			}
+			return cfg.Refuse(fmt.Sprintf("tunnel.%s.local", cfg.Tunnels[i].Name), err.Error(), mend, err)
+		}
+	}
+	return err
+}
+
+// serve opens the control socket and the metrics.
+func (g *Gateway) serve() (err error) {
+	if g.cfg.Control != "" {
+		if g.control, err = control.Listen(g.cfg.Control, g); err != nil {
+			return g.cfg.Refuse("control", err.Error(), "stop the other gateway, or choose another path", err)
+		}
+	}
+	if g.cfg.Metrics.Listen != "" {
+		ln, err := net.Listen("tcp", g.cfg.Metrics.Listen)
+		if err != nil {
+			return g.cfg.Refuse("metrics.listen", err.Error(), `choose a free address, or "" for none`, err)
+		}
+		g.metrics = &http.Server{Handler: g.metricsHandler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}
+		go g.metrics.Serve(ln)
+	}
+	return nil
+}
+
+// Died is closed when the data plane has stopped by itself.
+func (g *Gateway) Died() <-chan struct{} { return g.plane.Died() }
+
+// Stop drains and closes everything. The guard stays.
+func (g *Gateway) Stop() error {
+	close(g.stop)
+	if g.control != nil {
+		g.control.Close()
+	}
+	if g.metrics != nil {
+		g.metrics.Close()
+	}
+	err := g.plane.Stop() // which closes the links, and so ends what reads their notices
+	g.wg.Wait()
+	g.logBooks(g.plane.Stats())
+	g.plane, g.inner, g.outers = nil, nil, nil
+	g.abandon()
+	return err
+}
+
+// abandon closes what there is, in the order in which nothing is used after its end.
+func (g *Gateway) abandon() {
+	if g.control != nil {
+		g.control.Close()
+	}
+	if g.metrics != nil {
+		g.metrics.Close()
+	}
+	if g.plane != nil {
+		g.plane.Stop() // which closes the links
+	} else {
+		for _, o := range g.outers {
+			o.Close()
+		}
+		if g.inner != nil {
+			g.inner.Close()
+		}
+	}
+	if g.db != nil {
+		g.db.Close()
+		if err := g.db.Wait(); err != nil {
+			g.log.Error("could not wipe an SA's keys from its engine", "reason", err)
+		}
+	}
+	if g.store != nil {
+		g.store.Close()
+	}
+	g.cfg.Wipe()
+}
+
+// icmpSources chooses from where packet-too-big messages come: an address of the host within the tunnels' local subnets,
+// or of the TUN, or else the outer one.
+func icmpSources(cfg *configs.Config) (v4, v6 netip.Addr) {
+	take := func(a netip.Addr) {
+		if a.Is4() && !v4.IsValid() {
+			v4 = a
+		} else if a.Is6() && !v6.IsValid() {
+			v6 = a
+		}
+	}
+	for _, p := range cfg.Tun.Addresses {
+		take(p.Addr())
+	}
+	for _, t := range cfg.Tunnels {
+		for _, s := range t.LocalSubnets {
+			if a, ok := hostnet.AddressIn(s); ok {
+				take(a)
+			}
+		}
+	}
+	for _, t := range cfg.Tunnels {
+		take(t.Local)
+	}
+	return v4, v6
+}

@@ -1,0 +1,257 @@
+package gateway
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"culvert/cmd/culvert/internal/hostnet"
+	"culvert/configs"
+	"culvert/offload"
+	"culvert/sa"
+)
+
+// tunnel is a configured tunnel as it runs.
+type tunnel struct {
+	cfg *configs.Tunnel
+	out *sa.Outbound
+	in  *sa.Inbound
+	mtu int // of the outer path as configured, or of the interface
+}
+
+// innerMTUs finds each tunnel's largest inner packet, by name: from its outer MTU, or that of the interface it leaves by.
+func innerMTUs(cfg *configs.Config) (map[string]int, error) {
+	mtus := map[string]int{}
+	for _, t := range cfg.Tunnels {
+		outer, err := outerMTU(cfg, t)
+		if err != nil {
+			return nil, err
+		}
+		mtus[t.Name] = t.InnerMTU(outer)
+	}
+	return mtus, nil
+}
+
+func outerMTU(cfg *configs.Config, t *configs.Tunnel) (int, error) {
+	mtu, err := hostnet.InterfaceMTU(t.Local)
+	if err != nil {
+		return 0, cfg.Refuse(fmt.Sprintf("tunnel.%s.local", t.Name), fmt.Sprintf("%v: %v", t.Local, err),
+			"give this host the address, or name one that it has", err)
+	}
+	if t.OuterMTU != 0 {
+		return t.OuterMTU, nil
+	}
+	return mtu, nil
+}
+
+// tunMTU is the TUN's: what the configuration says, or the largest that any tunnel carries; the routes have the rest.
+func tunMTU(cfg *configs.Config, mtus map[string]int) int {
+	if cfg.Tun.MTU != 0 {
+		return cfg.Tun.MTU
+	}
+	largest := 0
+	for _, m := range mtus {
+		largest = max(largest, m)
+	}
+	return largest
+}
+
+// plan is what the configuration means for the host's routes.
+func plan(cfg *configs.Config, mtus map[string]int) hostnet.Plan {
+	p := hostnet.Plan{TUN: cfg.Tun.Name, Addresses: cfg.Tun.Addresses, Guard: cfg.Guard.Enabled}
+	for _, pol := range cfg.Policies {
+		if pol.Action == sa.Bypass && pol.Dir == sa.Out {
+			p.Bypass = append(p.Bypass, pol.Sel.Dst)
+		}
+		if pol.Action != sa.Protect || pol.Dir != sa.Out {
+			continue
+		}
+		t := cfg.Tunnel(pol.Tunnel)
+		mtu := mtus[t.Name]
+		if cfg.Tun.MTU != 0 {
+			mtu = min(mtu, cfg.Tun.MTU)
+		}
+		r := hostnet.Route{Remote: pol.Sel.Dst, MTU: mtu}
+		if a, ok := hostnet.AddressIn(pol.Sel.Src); ok && pol.Sel.Src.Bits() > 0 {
+			r.Source = a
+		}
+		p.Routes = append(p.Routes, r)
+		p.Protected = append(p.Protected, hostnet.Pair{Remote: pol.Sel.Dst, Local: pol.Sel.Src})
+	}
+	return p
+}
+
+// loadTunnels makes every SA and policy of the first configuration.
+func (g *Gateway) loadTunnels(cfg *configs.Config, mtus map[string]int) error {
+	made := map[string]*tunnel{}
+	for _, t := range cfg.Tunnels {
+		n, err := g.makeTunnel(cfg, t)
+		if err != nil {
+			closeAll(made)
+			return err
+		}
+		made[t.Name] = n
+	}
+	if err := g.publish(cfg, made); err != nil {
+		closeAll(made)
+		return err
+	}
+	g.tunnels = made
+	return nil
+}
+
+// makeTunnel makes the two SAs of a tunnel. Nothing sees them yet.
+func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, error) {
+	mtu, err := outerMTU(cfg, t)
+	if err != nil {
+		return nil, err
+	}
+	refuse := func(side string, err error) error {
+		return cfg.Refuse(fmt.Sprintf("tunnel.%s.%s", t.Name, side), err.Error(), "see `culvert example` for one that works", err)
+	}
+	outP, inP := t.OutParams(), t.InParams()
+	outP.PathMTU = mtu
+	seq, err := g.sequence(t, &outP)
+	if err != nil {
+		return nil, refuse("out", err)
+	}
+	outS, err := g.engine.NewSession(t.Transform, offload.Seal, outP.Keys)
+	if err != nil {
+		return nil, refuse("out", err)
+	}
+	out, err := sa.NewOutbound(outP, outS, seq)
+	if err != nil {
+		outS.Close()
+		return nil, refuse("out", err)
+	}
+	inS, err := g.engine.NewSession(t.Transform, offload.Open, inP.Keys)
+	if err != nil {
+		outS.Close()
+		return nil, refuse("in", err)
+	}
+	in, err := sa.NewInbound(inP, inS, out)
+	if err != nil {
+		outS.Close()
+		inS.Close()
+		return nil, refuse("in", err)
+	}
+	return &tunnel{cfg: t, out: out, in: in, mtu: mtu}, nil
+}
+
+// sequence gives the outbound SA its numbers: from the store, which never gives one twice. Without a store (the
+// configuration says so, and there is no AEAD) they begin at 1.
+func (g *Gateway) sequence(t *configs.Tunnel, p *sa.Params) (*sa.Sequence, error) {
+	if g.store == nil {
+		return sa.NewVolatileSequence(), nil
+	}
+	return g.store.Sequence(p.SPI, p.Dst, sa.KeyID(p.Keys), p.Keys.ESN)
+}
+
+func closeAll(ts map[string]*tunnel) {
+	for _, t := range ts {
+		t.out.Session().Close()
+		t.out.Sequence().Close()
+		t.in.Session().Close()
+	}
+}
+
+// publish makes the DB hold these tunnels and the configuration's policies, and nothing else, at once. SAs that it held
+// before go on as they are.
+func (g *Gateway) publish(cfg *configs.Config, next map[string]*tunnel) error {
+	var outs []*sa.Outbound
+	var ins []*sa.Inbound
+	for _, t := range cfg.Tunnels {
+		outs, ins = append(outs, next[t.Name].out), append(ins, next[t.Name].in)
+	}
+	var policies []sa.Policy
+	for _, p := range cfg.Policies {
+		pol := p.SA()
+		if p.Action == sa.Protect && p.Dir == sa.Out {
+			pol.Out = next[p.Tunnel].out
+		}
+		policies = append(policies, pol)
+	}
+	return g.db.Update(func(tx *sa.Tx) error { return tx.Replace(outs, ins, policies) })
+}
+
+// Reload brings a running gateway to cfg: all of it or, with an error that says why, nothing. A tunnel that is the same
+// keeps its SAs, with sequence, window and counters. The gateway owns cfg from here on.
+func (g *Gateway) Reload(cfg *configs.Config) (err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	made := map[string]*tunnel{}
+	defer func() {
+		if err != nil {
+			closeAll(made)
+			cfg.Wipe()
+		}
+	}()
+	diff, err := configs.Diff(g.cfg, cfg)
+	if err != nil {
+		return err
+	}
+	mtus, err := innerMTUs(cfg)
+	if err != nil {
+		return err
+	}
+	changed := map[string]configs.TunnelChange{}
+	for _, c := range diff.Changed {
+		changed[c.New.Name] = c
+	}
+	next := map[string]*tunnel{}
+	for _, t := range cfg.Tunnels {
+		c, differs := changed[t.Name]
+		if old := g.tunnels[t.Name]; old != nil && (!differs || onlyOutside(c.Keys)) {
+			next[t.Name] = &tunnel{cfg: t, out: old.out, in: old.in, mtu: old.mtu}
+			continue
+		}
+		if differs && !(c.NewOut && c.NewIn) {
+			return keepsKeys(cfg, t, c)
+		}
+		if _, err := g.registry.Select(t.Transform, g.engine.Name()); err != nil {
+			return cfg.Refuse(fmt.Sprintf("tunnel.%s.transform", t.Name), err.Error(), "a change of engine needs a restart", err)
+		}
+		n, err := g.makeTunnel(cfg, t)
+		if err != nil {
+			return err
+		}
+		next[t.Name], made[t.Name] = n, n
+	}
+	// The guard for what is new stands before its policies do; what is gone is unguarded only after them.
+	if err := hostnet.Guard(plan(cfg, mtus)); err != nil {
+		return err
+	}
+	if err := g.publish(cfg, next); err != nil {
+		return err
+	}
+	g.cfg.Wipe()
+	g.cfg, g.tunnels, g.loaded = cfg, next, time.Now()
+	SetLevel(g.level, cfg.Log.Level)
+	g.log.Info("configuration loaded", "config", cfg.File, "tunnels", len(next), "new", len(made), "removed", len(diff.Removed),
+		"policies_added", len(diff.PoliciesAdded), "policies_removed", len(diff.PoliciesRemoved))
+	if err := hostnet.Apply(plan(cfg, mtus)); err != nil {
+		// The data plane has the new SAs and policies already, and those are right.
+		g.log.Error("the SAs and policies are the new ones, but not all routes could be laid", "reason", err)
+	}
+	return nil
+}
+
+// onlyOutside says whether all keys are of settings that are no part of an SA.
+func onlyOutside(keys []string) bool {
+	for _, k := range keys {
+		if k != "keepalive" {
+			return false
+		}
+	}
+	return true
+}
+
+// keepsKeys refuses a change to an SA whose key stays: a new SA with the old key would begin with an empty replay window, and
+// take again what was received before.
+func keepsKeys(cfg *configs.Config, t *configs.Tunnel, c configs.TunnelChange) error {
+	key := fmt.Sprintf("tunnel.%s.%s", t.Name, c.Keys[0])
+	what := fmt.Sprintf("%s changed, but not the SPIs and keys of both directions: the new SAs would take again what was received before", strings.Join(c.Keys, ", "))
+	e := cfg.Refuse(key, what, "give the tunnel new SPIs and keys in both directions, or restart culvert, or undo the change", nil)
+	e.Class = configs.ErrRestart
+	return e
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"sort"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"culvert/cmd/culvert/internal/control"
+	"culvert/dataplane"
+)
+
+func statusCommand() *cobra.Command {
+	var q queryFlags
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "What the running gateway is doing: links, lanes, drops by cause, and whether the books balance",
+		Example: `  sudo culvert status
+  sudo culvert status --json | jq '.lanes[].drops'`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return ask(c, &q, "status", printStatus) },
+	}
+	q.add(c)
+	return c
+}
+
+func printStatus(w io.Writer, s control.Status) {
+	fmt.Fprintf(w, "culvert %s, pid %d, up %s\n", s.Version, s.PID, since(s.Started))
+	fmt.Fprintf(w, "configuration  %s, loaded %s ago, tunnels: %d\n", s.Config, since(s.Loaded), s.Tunnels)
+	workers := "run to completion"
+	if s.Workers > 0 {
+		workers = fmt.Sprintf("%d workers for lanes that cannot keep up", s.Workers)
+	}
+	fmt.Fprintf(w, "engine         %s, %s\n", s.Engine, workers)
+	fmt.Fprintf(w, "tun            %s, MTU %d, %s\n", s.TUN.Name, s.TUN.MTU, s.TUN.Offloads)
+	for _, l := range s.Links {
+		fmt.Fprintf(w, "link           %s on %s, %s\n", l.Name, l.Local, l.Offloads)
+	}
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "lane\tpackets in\tout\tdropped\tin flight\tMB in\tMB out\tpackets/burst\tbalanced\t")
+	for _, l := range s.Lanes {
+		var dropped uint64
+		for _, n := range l.Drops {
+			dropped += n
+		}
+		perBurst := "-"
+		if l.Bursts > 0 {
+			perBurst = strconv.FormatFloat(float64(l.PacketsIn)/float64(l.Bursts), 'f', 1, 64)
+		}
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%.1f\t%.1f\t%s\t%s\t\n", l.Name, l.PacketsIn, l.PacketsOut, dropped, l.InFlight,
+			float64(l.BytesIn)/1e6, float64(l.BytesOut)/1e6, perBurst, yesNo(l.Balanced))
+	}
+	t.Flush()
+	printDrops(w, s.Lanes)
+}
+
+// printDrops lists the drops of all lanes by cause, with what each cause means.
+func printDrops(w io.Writer, lanes []control.Lane) {
+	texts := map[string]string{}
+	for _, c := range dataplane.Causes() {
+		texts[c.String()] = c.Text()
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	any := false
+	for _, l := range lanes {
+		names := make([]string, 0, len(l.Drops))
+		for n := range l.Drops {
+			names = append(names, n)
+		}
+		sort.Slice(names, func(i, j int) bool { return l.Drops[names[i]] > l.Drops[names[j]] })
+		for _, n := range names {
+			if !any {
+				fmt.Fprintln(t, "\ndropped\tlane\tcause\tmeaning")
+				any = true
+			}
+			fmt.Fprintf(t, "%d\t%s\t%s\t%s\n", l.Drops[n], l.Name, n, texts[n])
+		}
+	}
+	t.Flush()
+	if !any {
+		fmt.Fprintln(w, "\nnothing dropped")
+	}
+}
+
+func saCommand() *cobra.Command {
+	c := &cobra.Command{Use: "sa", Short: "The security associations of the running gateway"}
+	var q queryFlags
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "List the SAD: SPI, transform, sequence, packets, replays (keys are never shown)",
+		Example: `  sudo culvert sa list
+  sudo culvert sa list --json | jq '.[] | {name, spi, sequence}'`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return ask(c, &q, "sas", printSAs) },
+	}
+	q.add(list)
+	c.AddCommand(list)
+	return c
+}
+
+func printSAs(w io.Writer, sas []control.SA) {
+	for i, s := range sas {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		esn := ""
+		if s.ESN {
+			esn = ", ESN"
+		}
+		fmt.Fprintf(w, "%s  %s  %s  %s → %s  on %s\n", s.Name, s.Direction, s.SPI, s.Src, s.Dst, s.Link)
+		fmt.Fprintf(w, "    %s, %d-bit key, %d-bit ICV%s\n", s.Transform, s.KeyBits, s.ICVBits, esn)
+		used := "never used"
+		if s.LastUsed != nil {
+			used = "last used " + since(*s.LastUsed) + " ago"
+		}
+		fmt.Fprintf(w, "    sequence %d, packets %d, bytes %d, %s", s.Sequence, s.Packets, s.Bytes, used)
+		if s.Direction == "in" {
+			fmt.Fprintf(w, "\n    window %d, duplicates %d, too old %d, bad ICV %d", s.ReplayWindow, s.Duplicates, s.TooOld, s.BadICV)
+		} else {
+			fmt.Fprintf(w, "\n    largest inner packet %d bytes", s.MaxInner)
+		}
+		if s.Expired {
+			fmt.Fprint(w, ", EXPIRED")
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+func policyCommand() *cobra.Command {
+	c := &cobra.Command{Use: "policy", Short: "The policies of the running gateway"}
+	var q queryFlags
+	list := &cobra.Command{
+		Use:     "list",
+		Short:   "List the SPD in the order in which it is searched",
+		Example: "  sudo culvert policy list",
+		Args:    cobra.NoArgs,
+		RunE:    func(c *cobra.Command, _ []string) error { return ask(c, &q, "policies", printPolicies) },
+	}
+	q.add(list)
+	c.AddCommand(list)
+	return c
+}
+
+func printPolicies(w io.Writer, pols []control.Policy) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "direction\tpriority\tselector\taction\tSA\tname")
+	for _, p := range pols {
+		sa := p.SA
+		if sa == "" {
+			sa = "-"
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", p.Direction, p.Priority, p.Selector, p.Action, sa, p.Name)
+	}
+	t.Flush()
+	fmt.Fprintln(w, "What no policy selects is discarded.")
+}
+
+func since(t time.Time) string { return time.Since(t).Round(time.Second).String() }
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "NO"
+}
