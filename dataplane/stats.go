@@ -1,0 +1,99 @@
+package dataplane
+
+import (
+	"sync"
+
+	"culvert/sa"
+)
+
+// Counters are one lane's books. Packets are wire packets: a super-packet from the TUN counts as the packets it is split
+// into, a merged receive as the datagrams in it. Bytes on the TUN side are those read or
+// written there (a super-packet has one header), on the outer side those of the ESP packets.
+type Counters struct {
+	PacketsIn, PacketsOut uint64
+	BytesIn, BytesOut     uint64
+	Drops                 [NumCauses]uint64
+	InFlight              uint64 // taken in, and neither sent nor dropped yet
+	Bursts                uint64 // bursts given to the engine
+	Spilled               uint64 // of those, to the worker pool
+	PTBSent               uint64 // packet-too-big messages written into the TUN
+}
+
+// Dropped is the sum over all causes.
+func (c *Counters) Dropped() uint64 {
+	var n uint64
+	for _, d := range c.Drops {
+		n += d
+	}
+	return n
+}
+
+// Balanced says whether packets in = packets out + drops + in flight. It holds at every moment at which a lane publishes.
+func (c *Counters) Balanced() bool {
+	return c.PacketsIn == c.PacketsOut+c.Dropped()+c.InFlight
+}
+
+// LaneStats is one lane's name and books.
+type LaneStats struct {
+	Name string // "outbound", "inbound udp4"
+	Counters
+}
+
+// books are a lane's counters: now is written by the lane alone, without atomics; published is a consistent copy for
+// readers, made once for each burst.
+type books struct {
+	now       Counters
+	mu        sync.Mutex
+	published Counters
+}
+
+func (b *books) drop(c Cause, n int) { b.now.Drops[c] += uint64(n) }
+
+// publish makes the lane's counters visible. The lock is held for one copy and never contended by more than a status query.
+func (b *books) publish() {
+	b.mu.Lock()
+	b.published = b.now
+	b.mu.Unlock()
+}
+
+func (b *books) read() Counters {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.published
+}
+
+// replayCause maps a replay verdict that is not fresh to its drop cause.
+func replayCause(v sa.Verdict) Cause {
+	if v == sa.TooOld {
+		return CauseTooOld
+	}
+	return CauseDuplicate
+}
+
+// refusals sums up what a run of packets of one SA was refused for, as RFC 4303 3.4.3 and 3.4.4 want it counted by SA.
+type refusals struct {
+	state *sa.Inbound
+	drops sa.Drops
+}
+
+func (r *refusals) add(state *sa.Inbound, c Cause) {
+	if r.state != state {
+		r.flush()
+		r.state = state
+	}
+	switch c {
+	case CauseDuplicate:
+		r.drops.Duplicate++
+	case CauseTooOld:
+		r.drops.TooOld++
+	case CauseIntegrityFailed:
+		r.drops.BadICV++
+	}
+}
+
+func (r *refusals) flush() {
+	if r.state != nil && r.drops != (sa.Drops{}) {
+		r.state.AccountDrops(r.drops)
+	}
+	*r = refusals{}
+}
