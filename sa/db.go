@@ -202,10 +202,8 @@ func (d *DB) Expiries(now time.Time) []Expiry {
 
 // due checks the limits and tells one.
 func (l *life) due(c *counters, now time.Time) (Expiry, bool) {
-	if l.limits != (Lifetime{}) {
-		u := c.read()
-		l.check(&u, l.age(now))
-	}
+	u := c.read()
+	l.check(&u, l.age(now))
 	return l.tell()
 }
 

@@ -55,21 +55,29 @@ func over[T uint64 | time.Duration](v, limit T) bool { return limit != 0 && v >=
 
 // check passes the limits that the use so far has reached. It is called by the owning lane with every burst, and by the DB.
 func (l *life) check(u *usage, age time.Duration) {
-	for _, at := range [...]struct {
-		hard   bool
-		limits *Limits
-	}{{true, &l.limits.Hard}, {false, &l.limits.Soft}} {
-		switch {
-		case over(u.bytes, at.limits.Bytes):
-			l.pass(at.hard, CauseBytes)
-		case over(u.packets, at.limits.Packets):
-			l.pass(at.hard, CausePackets)
-		case over(age, at.limits.Add):
-			l.pass(at.hard, CauseAdd)
-		case u.firstUse != 0 && over(age-u.firstUse, at.limits.Use):
-			l.pass(at.hard, CauseUse)
-		}
+	if l.limits == (Lifetime{}) {
+		return
 	}
+	if c, ok := l.limits.Hard.reached(u, age); ok {
+		l.pass(true, c)
+	}
+	if c, ok := l.limits.Soft.reached(u, age); ok {
+		l.pass(false, c)
+	}
+}
+
+func (l *Limits) reached(u *usage, age time.Duration) (Cause, bool) {
+	switch {
+	case over(u.bytes, l.Bytes):
+		return CauseBytes, true
+	case over(u.packets, l.Packets):
+		return CausePackets, true
+	case over(age, l.Add):
+		return CauseAdd, true
+	case u.firstUse != 0 && over(age-u.firstUse, l.Use):
+		return CauseUse, true
+	}
+	return 0, false
 }
 
 // pass notes a limit as passed, the first time with its cause, and wakes who reads Expiries. A hard limit passes the soft one too.

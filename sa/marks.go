@@ -18,7 +18,7 @@ import (
 // Integers are big-endian. Every record ends with a CRC-32C of itself and its place; a free slot is a valid record too, so
 // that a hole of zeros is never taken for one.
 //
-//	header: 0 magic (24) | 24 version (4) | 28 zero (32) | 60 CRC
+//	header: 0 magic (24) | 24 version (4) | 28 number of slots (4) | 32 zero (28) | 60 CRC
 //	slot:   0 state (1) | 1 flags (1) | 2 zero (2) | 4 SPI (4) | 8 next (8) | 16 key ID (16) | 32 destination (16)
 //	        48 time written, Unix seconds (8) | 56 zero (4) | 60 CRC
 const (
@@ -85,6 +85,7 @@ func encodeMarks(marks []mark) []byte {
 	var head [recordLen]byte
 	copy(head[:], marksMagic)
 	binary.BigEndian.PutUint32(head[24:], marksVersion)
+	binary.BigEndian.PutUint32(head[28:], uint32(len(marks)))
 	seal(&head, 0)
 	b := make([]byte, 0, recordLen*(len(marks)+1))
 	b = append(b, head[:]...)
@@ -108,6 +109,9 @@ func decodeMarks(b []byte) ([]mark, error) {
 	}
 	if v := binary.BigEndian.Uint32(b[24:]); v != marksVersion {
 		return nil, fmt.Errorf("it is of version %d, this program reads version %d", v, marksVersion)
+	}
+	if n, want := int64(len(b)/recordLen-1), int64(binary.BigEndian.Uint32(b[28:])); n != want {
+		return nil, fmt.Errorf("it has %d slots, but its header says %d", n, want)
 	}
 	marks := make([]mark, len(b)/recordLen-1)
 	for i := range marks {

@@ -138,7 +138,8 @@ func (o *Outbound) Peer() netip.AddrPort { return *o.peer.Load() }
 // SetPeer changes where packets are sent, as when a NAT has given the peer another mapping.
 func (o *Outbound) SetPeer(a netip.AddrPort) {
 	if p := o.peer.Load(); p == nil || *p != a {
-		o.peer.Store(&a)
+		moved := a // so that only a change allocates
+		o.peer.Store(&moved)
 	}
 }
 

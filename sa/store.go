@@ -87,15 +87,16 @@ func OpenStore(dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newStore(d, content)
+	s, err := loadStore(d, content)
 	if err != nil {
 		return nil, errors.Join(err, d.close())
 	}
+	go s.run()
 	return s, nil
 }
 
-// newStore reads what a disk holds, nil if nothing, and starts to work ahead.
-func newStore(d disk, content []byte) (*Store, error) {
+// loadStore makes a store of what a disk holds, nil if nothing. It does not work ahead yet.
+func loadStore(d disk, content []byte) (*Store, error) {
 	s := &Store{
 		now: time.Now, disk: d, byKey: map[[16]byte]int{}, open: map[*Sequence]struct{}{},
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
@@ -121,7 +122,6 @@ func newStore(d disk, content []byte) (*Store, error) {
 			s.byKey[s.marks[i].id.KeyID] = i
 		}
 	}
-	go s.run()
 	return s, nil
 }
 

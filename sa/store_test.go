@@ -1,0 +1,843 @@
+package sa
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// childEnv makes the test binary a program of its own: what it says is the program, and the directory after a colon.
+const childEnv = "CULVERT_SA_CHILD"
+
+func TestMain(m *testing.M) {
+	what, dir, ok := strings.Cut(os.Getenv(childEnv), ":")
+	if !ok {
+		os.Exit(m.Run())
+	}
+	if err := map[string]func(string) error{"number": number, "open": open}[what](dir); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+func child(what, dir string) *exec.Cmd {
+	exe, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	c := exec.Command(exe)
+	c.Env = append(os.Environ(), childEnv+"="+what+":"+dir)
+	c.Stderr = os.Stderr
+	return c
+}
+
+// open opens a store and closes it.
+func open(dir string) error {
+	s, err := OpenStore(dir)
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+const childKeys = 3
+
+// number hands out numbers of a few keys until it is killed, writing each before it takes the next one. It leaps within its
+// reservations, so that there is an extension every few numbers.
+func number(dir string) error {
+	s, err := OpenStore(dir)
+	if err != nil {
+		return err
+	}
+	var seqs [childKeys]*Sequence
+	for k := range seqs {
+		if seqs[k], err = s.Sequence(256+uint32(k), netip.MustParseAddr("198.51.100.2"), [16]byte{byte(k)}, true); err != nil {
+			return err
+		}
+	}
+	var rec [9]byte
+	for {
+		k := rand.IntN(childKeys)
+		q := seqs[k]
+		switch rand.IntN(4) {
+		case 0:
+			q.at = max(q.at, q.warn)
+		case 1:
+			q.at = max(q.at, q.end-1)
+		}
+		n, err := q.next()
+		if err == ErrSeqNotReserved {
+			runtime.Gosched()
+			continue
+		} else if err != nil {
+			return err
+		}
+		rec[0] = byte(k)
+		binary.BigEndian.PutUint64(rec[1:], n)
+		if _, err := syscall.Write(1, rec[:]); err != nil {
+			return err
+		}
+	}
+}
+
+// A process that is killed at any moment, many times, never hands out a number that an earlier one has handed out.
+func TestKillNeverRepeats(t *testing.T) {
+	rounds := 50
+	if testing.Short() {
+		rounds = 10
+	}
+	dir := t.TempDir()
+	var last [childKeys]uint64
+	total := 0
+	for round := range rounds {
+		c := child("number", dir)
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var rec [9]byte
+		kill := rand.IntN(200) // numbers from now, so that a slow machine is killed as early as a fast one
+		for n := 0; ; n++ {
+			if n == kill {
+				if err := c.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := io.ReadFull(out, rec[:]); err == io.EOF {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			k, seq := rec[0], binary.BigEndian.Uint64(rec[1:])
+			if int(k) >= childKeys {
+				rest, _ := io.ReadAll(out)
+				t.Fatalf("round %d: the child says: %s%s", round, rec[:], rest)
+			}
+			if seq <= last[k] {
+				t.Fatalf("round %d: key %d: %d after %d", round, k, seq, last[k])
+			}
+			last[k] = seq
+			total++
+		}
+		var exit *exec.ExitError
+		if err := c.Wait(); !errors.As(err, &exit) || exit.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Fatalf("round %d: the child ended by itself: %v", round, err)
+		}
+	}
+	if total < rounds {
+		t.Fatalf("only %d numbers in %d rounds prove nothing", total, rounds)
+	}
+}
+
+// simDisk is a disk that has a cache. A crash loses any of what was not synced, and so does a sync that fails, after which
+// the next one does not bring it back: that is what Linux does.
+type simDisk struct {
+	durable []byte
+	cache   []write
+	fails   func() bool // whether the next operation does
+	coin    func() bool // whether an unsynced write happens to reach the disk
+}
+
+type write struct {
+	off  int64
+	data []byte
+}
+
+var errDisk = fmt.Errorf("write: %w", syscall.ENOSPC)
+
+func (d *simDisk) String() string { return "/disk/marks" }
+func (d *simDisk) close() error   { return nil }
+
+func (d *simDisk) writeAt(b []byte, off int64) error {
+	if d.fails() {
+		return errDisk
+	}
+	d.cache = append(d.cache, write{off, bytes.Clone(b)})
+	return nil
+}
+
+func (d *simDisk) sync() error {
+	if d.fails() {
+		d.crash()
+		return errDisk
+	}
+	for _, w := range d.cache {
+		copy(d.durable[w.off:], w.data)
+	}
+	d.cache = nil
+	return nil
+}
+
+func (d *simDisk) replace(b []byte) error {
+	if d.fails() {
+		if d.coin() { // renamed, but the directory's sync failed
+			d.durable, d.cache = bytes.Clone(b), nil
+		}
+		return errDisk
+	}
+	d.durable, d.cache = bytes.Clone(b), nil
+	return nil
+}
+
+// crash makes each write in the cache reach the disk or not.
+func (d *simDisk) crash() {
+	for _, w := range d.cache {
+		if d.coin() {
+			copy(d.durable[w.off:], w.data)
+		}
+	}
+	d.cache = nil
+}
+
+func never() bool { return false }
+
+// Whatever the disk refuses or loses, and whenever power fails: no number is handed out twice with a key, each that is handed
+// out lies below a mark that is durable at that moment, numbers of one sequence rise, and once the disk works again they come.
+func TestStoreModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		failing := false
+		d := &simDisk{
+			fails: func() bool { return failing && rapid.IntRange(0, 2).Draw(t, "fail") == 0 },
+			coin:  func() bool { return rapid.Bool().Draw(t, "survives") },
+		}
+		s, err := loadStore(d, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Unix(1e9, 0)
+		s.now = func() time.Time { return now }
+
+		type user struct {
+			key  byte
+			q    *Sequence
+			last uint64
+		}
+		var users []*user
+		used := map[byte][]span{} // numbers handed out, or leapt over as if they were
+
+		use := func(u *user) {
+			from := u.q.at
+			switch rapid.IntRange(0, 3).Draw(t, "leap") {
+			case 0:
+				u.q.at = max(u.q.at, u.q.warn)
+			case 1:
+				u.q.at = max(u.q.at, u.q.end-1)
+			}
+			n, err := u.q.next()
+			if err != nil {
+				if err != ErrSeqNotReserved {
+					t.Fatal(err)
+				}
+				return
+			}
+			if from > n || u.q.at != n+1 {
+				t.Fatalf("%d from %d", n, from)
+			}
+			if n <= u.last {
+				t.Fatalf("key %d: %d after %d", u.key, n, u.last)
+			}
+			u.last = n
+			for _, r := range used[u.key] {
+				if r.lo <= n && n < r.hi {
+					t.Fatalf("key %d: %d again", u.key, n)
+				}
+			}
+			used[u.key] = append(used[u.key], span{n, n + 1})
+			marks, err := decodeMarks(d.durable)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range marks {
+				if m.used && m.id.KeyID[0] == u.key && n < m.next {
+					return
+				}
+			}
+			t.Fatalf("key %d: %d is not below a durable mark", u.key, n)
+		}
+
+		t.Repeat(map[string]func(*rapid.T){
+			"open": func(t *rapid.T) {
+				key := byte(rapid.IntRange(0, 3).Draw(t, "key"))
+				q, err := s.Sequence(256, netip.MustParseAddr("198.51.100.2"), [16]byte{key}, true)
+				if err != nil {
+					if !failing || !errors.Is(err, syscall.ENOSPC) {
+						t.Fatal(err)
+					}
+					return
+				}
+				users = append(users, &user{key: key, q: q})
+			},
+			"use": func(t *rapid.T) {
+				if len(users) == 0 {
+					t.Skip()
+				}
+				u := rapid.SampledFrom(users).Draw(t, "user")
+				for range rapid.IntRange(1, 5).Draw(t, "numbers") {
+					use(u)
+				}
+			},
+			"extend": func(t *rapid.T) {
+				now = now.Add(time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms")) * time.Millisecond)
+				s.extend()
+			},
+			"close one": func(t *rapid.T) {
+				if len(users) == 0 {
+					t.Skip()
+				}
+				i := rapid.IntRange(0, len(users)-1).Draw(t, "user")
+				users[i].q.Close()
+				users = append(users[:i], users[i+1:]...)
+			},
+			"disk": func(t *rapid.T) { failing = !failing },
+			"crash": func(t *rapid.T) {
+				d.crash()
+				users = nil
+				if s, err = loadStore(d, d.durable); err != nil {
+					t.Fatal(err)
+				}
+				s.now = func() time.Time { return now }
+			},
+			"": func(t *rapid.T) {},
+		})
+
+		failing = false
+		for _, u := range users {
+			u.q.at = u.q.end
+			if u.q.next(); u.q.at == u.q.end { // nothing was reserved
+				if err := s.extend(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n, err := u.q.next(); err != nil || n <= u.last {
+				t.Fatalf("with a disk that works: %d after %d, %v", n, u.last, err)
+			}
+		}
+	})
+}
+
+var (
+	peer = netip.MustParseAddr("198.51.100.2")
+	keyA = [16]byte{0xaa}
+	keyB = [16]byte{0xbb}
+)
+
+func openStore(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := OpenStore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func sequence(t *testing.T, s *Store, key [16]byte) *Sequence {
+	t.Helper()
+	q, err := s.Sequence(256, peer, key, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func mustNext(t *testing.T, q *Sequence) uint64 {
+	t.Helper()
+	n, err := q.next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A new key starts at 1; one that comes back goes on behind the mark, at once while an old user is still there and after a
+// restart; another SPI or peer makes no difference, another key does.
+func TestStoreResumes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "made", "on", "demand")
+	s := openStore(t, dir)
+	a := sequence(t, s, keyA)
+	if n := mustNext(t, a); n != 1 {
+		t.Errorf("a new key starts at %d", n)
+	}
+	again, err := s.Sequence(999, netip.MustParseAddr("2001:db8::1"), keyA, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := mustNext(t, again); n != 1+firstChunk {
+		t.Errorf("its second user starts at %d", n)
+	}
+	if n := mustNext(t, a); n != 2 {
+		t.Errorf("the first goes on at %d", n)
+	}
+	if n := mustNext(t, sequence(t, s, keyB)); n != 1 {
+		t.Errorf("another key starts at %d", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Sequence(256, peer, keyA, false); !errors.Is(err, ErrStoreClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	s = openStore(t, dir)
+	if n := mustNext(t, sequence(t, s, keyA)); n != 1+2*firstChunk {
+		t.Errorf("after a restart it goes on at %d", n)
+	}
+	st, err := os.Stat(filepath.Join(dir, marksName))
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("the file is %v, %v", st.Mode(), err)
+	}
+}
+
+// More keys than the file has room for, in one go and one by one, are all there afterwards.
+func TestStoreGrows(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	ids := make([]SequenceID, 200)
+	for i := range ids {
+		ids[i] = SequenceID{SPI: uint32(256 + i), Dst: peer, KeyID: [16]byte{1, byte(i)}}
+	}
+	if _, err := s.Sequences(ids); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		sequence(t, s, [16]byte{2, byte(i)})
+	}
+	s.Close()
+	s = openStore(t, dir)
+	for i := range ids {
+		if n := mustNext(t, sequence(t, s, ids[i].KeyID)); n != 1+firstChunk {
+			t.Fatalf("key %d goes on at %d", i, n)
+		}
+	}
+	if n := mustNext(t, sequence(t, s, [16]byte{2, 99})); n != 1+firstChunk {
+		t.Errorf("a late key goes on at %d", n)
+	}
+}
+
+// At the end of a 32-bit key's numbers the last is 2^32-1, then and after a restart there is none; an ESN user of the same key goes on.
+func TestStoreExhausts(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	q := sequence(t, s, keyA)
+	if err := q.SkipPast(math.MaxUint32 - 2); err != nil {
+		t.Fatal(err)
+	}
+	for want := uint64(math.MaxUint32 - 1); want <= math.MaxUint32; want++ {
+		if n := mustNext(t, q); n != want {
+			t.Errorf("%d, not %d", n, want)
+		}
+	}
+	waitFor(t, func() bool { _, err := q.next(); return err == ErrSeqExhausted })
+	if err := q.SkipPast(math.MaxUint32 + 1); err != ErrSeqExhausted {
+		t.Errorf("skipping past the end: %v", err)
+	}
+	s.Close()
+	s = openStore(t, dir)
+	if _, err := s.Sequence(256, peer, keyA, false); !errors.Is(err, ErrSeqExhausted) {
+		t.Errorf("after a restart: %v", err)
+	}
+	esn, err := s.Sequence(256, peer, keyA, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := mustNext(t, esn); n != 1<<32 {
+		t.Errorf("with ESN it goes on at %d", n)
+	}
+}
+
+// waitFor waits for the store's goroutine, which answers or the test's deadline passes.
+func waitFor(t *testing.T, ok func() bool) {
+	t.Helper()
+	for !ok() {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Numbers used elsewhere are skipped durably, within a reservation and beyond it, and never backwards.
+func TestSkipPast(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	q := sequence(t, s, keyA)
+	for _, c := range []struct{ past, want uint64 }{{100, 101}, {7, 102}, {firstChunk + 5, firstChunk + 6}, {1 << 30, 1<<30 + 1}} {
+		if err := q.SkipPast(c.past); err != nil {
+			t.Fatal(err)
+		}
+		if n := mustNext(t, q); n != c.want {
+			t.Errorf("past %d comes %d, not %d", c.past, n, c.want)
+		}
+	}
+	s.Close()
+	if n := mustNext(t, sequence(t, openStore(t, dir), keyA)); n <= 1<<30 {
+		t.Errorf("after a restart it goes on at %d", n)
+	}
+	if err := q.bind(false); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.SkipPast(1 << 31); !errors.Is(err, ErrParams) {
+		t.Errorf("skipping an SA's numbers: %v", err)
+	}
+	if err := q.bind(false); err == nil {
+		t.Error("two SAs got one sequence")
+	}
+	v := NewVolatileSequence()
+	if err := v.SkipPast(41); err != nil || mustNext(t, v) != 42 || !v.Volatile() || q.Volatile() {
+		t.Errorf("volatile: %v", err)
+	}
+}
+
+// A sequence made for 32 bits does not serve an SA with ESN, nor the other way round.
+func TestSequenceESNMustAgree(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	p := params(t, 256)
+	p.Keys.ESN = true
+	if _, err := NewOutbound(p, &session{t: p.Transform}, sequence(t, s, keyA)); !errors.Is(err, ErrParams) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A forgotten key starts anew; one in use is not forgotten; the slot is used again, durably.
+func TestForget(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	q := sequence(t, s, keyA)
+	if err := s.Forget(keyA); !errors.Is(err, ErrStoreBusy) {
+		t.Errorf("in use: %v", err)
+	}
+	q.Close()
+	if err := s.Forget(keyA); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Forget(keyA); err != nil {
+		t.Errorf("twice: %v", err)
+	}
+	for i := range 3 * slotsPerPage { // keys that come and go do not make the file grow
+		key := [16]byte{3, byte(i), byte(i >> 8)}
+		sequence(t, s, key).Close()
+		if err := s.Forget(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	if st, err := os.Stat(filepath.Join(dir, marksName)); err != nil || st.Size() != 4096 {
+		t.Errorf("the file has %d bytes, %v", st.Size(), err)
+	}
+	if n := mustNext(t, sequence(t, openStore(t, dir), keyA)); n != 1 {
+		t.Errorf("it goes on at %d", n)
+	}
+}
+
+// Any damage to the file is noticed, named and never taken for a fresh start.
+func TestStoreDamage(t *testing.T) {
+	good := encodeMarks([]mark{
+		{used: true, id: SequenceID{SPI: 256, Dst: peer, KeyID: keyA}, next: 4097, written: time.Unix(1e9, 0)},
+		{used: true, id: SequenceID{SPI: 257, Dst: netip.MustParseAddr("2001:db8::1"), KeyID: keyB, ESN: true}, next: 1 << 40, written: time.Unix(1e9, 0)},
+		{},
+	})
+	marks, err := decodeMarks(good)
+	if err != nil || !bytes.Equal(encodeMarks(marks), good) {
+		t.Fatalf("a good file does not survive: %v", err)
+	}
+	refused := func(what string, b []byte) {
+		t.Helper()
+		if _, err := decodeMarks(b); err == nil {
+			t.Errorf("%s is not noticed", what)
+		}
+	}
+	for i := range good {
+		for bit := range 8 {
+			bad := bytes.Clone(good)
+			bad[i] ^= 1 << bit
+			refused(fmt.Sprintf("a flipped bit %d of byte %d", bit, i), bad)
+		}
+		refused(fmt.Sprintf("a file cut at %d", i), good[:i])
+	}
+	hole := bytes.Clone(good)
+	clear(hole[2*recordLen : 3*recordLen])
+	refused("a hole of zeros", hole)
+	swapped := bytes.Clone(good)
+	copy(swapped[recordLen:], good[2*recordLen:3*recordLen])
+	copy(swapped[2*recordLen:], good[recordLen:2*recordLen])
+	refused("records in each other's place", swapped)
+
+	dir := t.TempDir()
+	for what, content := range map[string][]byte{"hole": hole, "empty": {}, "text": []byte("hello\n")} {
+		name := filepath.Join(dir, marksName)
+		if err := os.WriteFile(name, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := OpenStore(dir)
+		if !errors.Is(err, ErrStoreCorrupt) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "new one") {
+			t.Errorf("%s: %v", what, err)
+		}
+		if now, _ := os.ReadFile(name); !bytes.Equal(now, content) {
+			t.Errorf("%s: the file was changed", what)
+		}
+	}
+	twice := encodeMarks([]mark{{used: true, id: SequenceID{KeyID: keyA}, next: 1}, {used: true, id: SequenceID{KeyID: keyA}, next: 2}})
+	if _, err := loadStore(&simDisk{}, twice); !errors.Is(err, ErrStoreCorrupt) {
+		t.Errorf("a key in two slots: %v", err)
+	}
+}
+
+func FuzzDecodeMarks(f *testing.F) {
+	f.Add(encodeMarks(make([]mark, 2)))
+	f.Add(encodeMarks([]mark{{used: true, id: SequenceID{SPI: 256, Dst: peer, KeyID: keyA, ESN: true}, next: 9, written: time.Unix(5, 0)}}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) >= recordLen {
+			binary.BigEndian.PutUint32(b[28:], uint32(len(b)/recordLen-1))
+		}
+		for i := 0; i+recordLen <= len(b); i += recordLen { // let it past count and checksums
+			binary.BigEndian.PutUint32(b[i+60:], checksum(b[i:i+recordLen], i/recordLen))
+		}
+		marks, err := decodeMarks(b)
+		if err != nil {
+			return
+		}
+		again, err := decodeMarks(encodeMarks(marks))
+		if err != nil || len(again) != len(marks) {
+			t.Fatal(err)
+		}
+		for i := range marks {
+			if again[i] != marks[i] {
+				t.Fatalf("%+v becomes %+v", marks[i], again[i])
+			}
+		}
+	})
+}
+
+// A second store of the same directory is refused, in this process and in another, and says who has it.
+func TestStoreIsLocked(t *testing.T) {
+	dir := t.TempDir()
+	s := openStore(t, dir)
+	if _, err := OpenStore(dir); !errors.Is(err, ErrStoreBusy) || !strings.Contains(err.Error(), "process "+strconv.Itoa(os.Getpid())) {
+		t.Errorf("in this process: %v", err)
+	}
+	out, err := child("open", dir).Output()
+	if err == nil || !strings.Contains(string(out), ErrStoreBusy.Error()) || !strings.Contains(string(out), dir) {
+		t.Errorf("in another process: %v, %s", err, out)
+	}
+	s.Close()
+	if out, err := child("open", dir).Output(); err != nil {
+		t.Errorf("after Close: %v, %s", err, out)
+	}
+}
+
+// Where the store cannot write, opening it says so and what is to be done.
+func TestStoreNeedsToWrite(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o555); err != nil {
+		t.Fatal(err)
+	}
+	c := child("open", dir)
+	if os.Getuid() == 0 { // root writes anywhere, so be somebody else; the test binary itself may be out of reach then
+		if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		exe := filepath.Join(os.TempDir(), fmt.Sprintf("sa-test-%d", os.Getpid()))
+		content, err := os.ReadFile(c.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(exe, content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(exe)
+		c.Path = exe
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	out, err := c.Output()
+	if err == nil || !strings.Contains(string(out), dir) || !strings.Contains(string(out), "must be able to write") {
+		t.Errorf("read-only: %v, %q", err, out)
+	}
+
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore(file); !errors.Is(err, syscall.ENOTDIR) || !strings.Contains(err.Error(), file) {
+		t.Errorf("a file for a directory: %v", err)
+	}
+
+	full := t.TempDir() // the device that is always full
+	if err := os.Symlink("/dev/full", filepath.Join(full, marksName+".new")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore(full); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), full) {
+		t.Errorf("a full disk: %v", err)
+	}
+	if entries, _ := os.ReadDir(full); len(entries) != 1 || entries[0].Name() != lockName {
+		t.Errorf("a failed creation leaves %v", entries)
+	}
+}
+
+// While the disk is full a sequence lives on what is reserved, then says that nothing is, and the store says why; when there
+// is room again it goes on, after a sync that failed too.
+func TestStoreDiskFull(t *testing.T) {
+	full := false
+	d := &simDisk{fails: func() bool { return full }, coin: never}
+	s, err := loadStore(d, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := sequence(t, s, keyA)
+	full = true
+	if _, err := s.Sequence(256, peer, keyB, false); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), d.String()) {
+		t.Errorf("a new key: %v", err)
+	}
+	for n := uint64(1); n <= firstChunk; n++ {
+		if got := mustNext(t, q); got != n {
+			t.Fatal(got, n)
+		}
+		if n == firstChunk/2+1 {
+			if err := s.extend(); !errors.Is(err, syscall.ENOSPC) {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := q.next(); err != ErrSeqNotReserved {
+		t.Errorf("at the end of the reservation: %v", err)
+	}
+	if err := s.Err(); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("the store says %v", err)
+	}
+	full = false
+	if err := s.extend(); err != nil || s.Err() != nil {
+		t.Fatal(err, s.Err())
+	}
+	if n := mustNext(t, q); n != firstChunk+1 {
+		t.Errorf("it goes on at %d", n)
+	}
+}
+
+// Reservations follow the rate: about four seconds' worth at once when it rises, by halves when it falls, and never less than
+// the least.
+func TestReservationsFollowTheRate(t *testing.T) {
+	d := &simDisk{fails: never, coin: never}
+	s, err := loadStore(d, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1e9, 0)
+	s.now = func() time.Time { return now }
+	q, err := s.Sequence(256, peer, keyA, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// run sends at a rate until the next reservation is asked for, and gives its size.
+	run := func(perSecond float64) uint64 {
+		if q.ready.Load() {
+			q.at = q.end
+			q.refill()
+		}
+		now = now.Add(time.Duration(float64(q.warn-q.at) / perSecond * float64(time.Second)))
+		q.at = q.warn
+		mustNext(t, q)
+		if err := s.extend(); err != nil {
+			t.Fatal(err)
+		}
+		return q.spare.hi - q.spare.lo
+	}
+	run(2e6)
+	q.at = q.end // what the other half takes
+	now = now.Add(firstChunk / 2 * time.Second / 2e6)
+	q.refill()
+	if got := run(2e6); got < 3*2e6 || got > 5*2e6 {
+		t.Errorf("at 2,000,000 a second it reserves %d", got)
+	}
+	last := q.spare.hi - q.spare.lo
+	for range 20 {
+		got := run(10)
+		if got < last/2 || got > last {
+			t.Fatalf("at 10 a second %d follows %d", got, last)
+		}
+		last = got
+	}
+	if last != minChunk {
+		t.Errorf("a slow SA reserves %d", last)
+	}
+}
+
+// A lane at full speed over a real disk gets every number once, in order. Where the disk is too slow it is told so and goes on later.
+func TestStoreAtSpeed(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	q := sequence(t, s, keyA)
+	total := uint64(2_000_000)
+	if testing.Short() {
+		total = 500_000
+	}
+	for want := uint64(1); want <= total; {
+		n, err := q.next()
+		if err == ErrSeqNotReserved {
+			runtime.Gosched()
+			continue
+		}
+		if err != nil || n != want {
+			t.Fatalf("%d, %v; want %d", n, err, want)
+		}
+		want++
+	}
+}
+
+// The name of a key is stable, since files hold it, tells keys apart, and does not contain any of it.
+func TestKeyID(t *testing.T) {
+	gcmKeys := keysFor(transform(t, gcm), 0x42)
+	id := KeyID(gcmKeys)
+	if got := hex.EncodeToString(id[:]); got != "96d6bb4697134c8a0155af97b1de64c5" {
+		t.Errorf("the name of a known key is %s", got)
+	}
+	if bytes.Contains(id[:], []byte{0x42, 0x42}) {
+		t.Error("the name shows the key")
+	}
+	other := gcmKeys.Clone()
+	other.Enc[19] ^= 1
+	split := gcmKeys.Clone()
+	split.Enc, split.Auth = split.Enc[:10], split.Enc[10:]
+	if KeyID(other) == id || KeyID(split) == id {
+		t.Error("different keys have one name")
+	}
+	esn := gcmKeys.Clone()
+	esn.ESN = true
+	if KeyID(esn) != id {
+		t.Error("the setting of ESN makes another name of the same key")
+	}
+}
+
+func BenchmarkSequenceStored(b *testing.B) {
+	s, err := OpenStore(b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	q, err := s.Sequence(256, peer, keyA, true)
+	if err != nil {
+		b.Fatal(err)
+	}
+	stalls := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := q.next(); err != nil {
+			stalls++
+		}
+	}
+	perPacket(b)
+	b.ReportMetric(float64(stalls)/float64(b.N), "stalls/packet")
+}
