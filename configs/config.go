@@ -103,20 +103,7 @@ var linkKinds = []string{LinkUDP: "udp", LinkESP: "esp"}
 // String is the word of the configuration.
 func (k LinkKind) String() string { return linkKinds[k] }
 
-// DF is what the gateway does with the don't-fragment bit of an outer IPv4 header (RFC 4301 section 8.1).
-type DF uint8
-
-// The ways with the bit.
-const (
-	DFSet   DF = iota // path MTU discovery: nothing is fragmented on its way
-	DFClear           // routers on the way may fragment
-	DFCopy            // as in the inner header; set for inner IPv6
-)
-
-var dfWords = []string{DFSet: "set", DFClear: "clear", DFCopy: "copy"}
-
-// String is the word of the configuration.
-func (d DF) String() string { return dfWords[d] }
+var dfWords = []string{sa.DFSet: "set", sa.DFClear: "clear", sa.DFCopy: "copy"}
 
 // Tunnel is one pair of security associations and what goes with it.
 type Tunnel struct {
@@ -131,7 +118,7 @@ type Tunnel struct {
 	ReplayCheck   bool
 	ReplayWindow  int // packets; 0 without ReplayCheck
 	OuterMTU      int // of the path between Local and Remote; 0 = of the interface
-	DF            DF
+	DF            sa.DF
 	DSCP          sa.DSCPMode // of the outer header, outbound: sa.KeepDSCP is that of the inner one
 	DSCPIn        sa.DSCPMode // of the inner header, inbound: sa.KeepDSCP or sa.CopyDSCP
 	ECN           bool

@@ -30,7 +30,7 @@ func (t *Tunnel) InnerMTU(interfaceMTU int) int {
 func (t *Tunnel) OutParams() sa.Params {
 	p := t.params(&t.Out)
 	p.Src, p.Dst, p.SrcPort, p.DstPort = t.Local, t.Remote, t.LocalPort, t.RemotePort
-	p.TFCPad, p.DSCP, p.PathMTU = t.TFCPad, t.DSCP, t.OuterMTU
+	p.TFCPad, p.DSCP, p.DF, p.PathMTU = t.TFCPad, t.DSCP, t.DF, t.OuterMTU
 	return p
 }
 
@@ -47,7 +47,7 @@ func (t *Tunnel) InParams() sa.Params {
 func (t *Tunnel) params(s *SA) sa.Params {
 	p := sa.Params{
 		Name: t.Name, SPI: s.SPI, Mode: sa.Tunnel, Transform: t.Transform, Keys: s.Keys, Lifetime: t.Lifetime,
-		ECN: t.ECN, Link: t.LinkIndex,
+		ECN: t.ECN, ClampMSS: t.MSSClamp, Link: t.LinkIndex,
 	}
 	if t.Link == LinkUDP {
 		p.Encap = sa.EncapUDP

@@ -119,7 +119,7 @@ type spiUse struct {
 func (l *loader) tunnel(r *reader, c *Config, p *policies, names map[string]int, spis map[spiUse]int) {
 	before := len(l.errs)
 	t := &Tunnel{
-		Link: LinkUDP, ReplayCheck: true, ReplayWindow: 1024, DF: DFSet, ECN: true, MSSClamp: true,
+		Link: LinkUDP, ReplayCheck: true, ReplayWindow: 1024, DF: sa.DFSet, ECN: true, MSSClamp: true,
 		Priority: tunnelPriority,
 	}
 	r.name(&t.Name, names)
@@ -309,7 +309,7 @@ func (l *loader) outer(r *reader, t *Tunnel) {
 		return int(n), nil
 	})
 	word(r, "df", &t.DF, dfWords)
-	if r.has("df") && t.Local.IsValid() && !t.Local.Is4() && t.DF != DFSet {
+	if r.has("df") && t.Local.IsValid() && !t.Local.Is4() && t.DF != sa.DFSet {
 		r.fail("df", &problem{"IPv6 routers never fragment", "remove it: the outer header is IPv6", ErrConflict})
 	}
 	if v := r.take("dscp", kindString, kindInteger); v != nil {
