@@ -98,7 +98,7 @@ func (l *Lab) Dir() string { return l.dir }
 // Namespace makes a network namespace with its loopback up. Its name is <ID>-<role>.
 //
 // IPv6 is quiet in it: no duplicate address detection, no router solicitations, no link-local addresses, so that the
-// only packets on a link are those that a test sends. Reverse-path filtering is off.
+// only packets on a link are those that a test sends. Reverse-path filtering and the rate limits of ICMP errors are off.
 func (l *Lab) Namespace(role string) (*Namespace, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

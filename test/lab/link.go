@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -35,7 +36,32 @@ func Connect(a, b *End, mtu int) error {
 			return fmt.Errorf("link %s: %s in %s: %w", linkName(a, b), e.Name, e.NS.name, err)
 		}
 	}
-	return errors.Join(a.learn(b), b.learn(a))
+	if err := errors.Join(a.learn(b), b.learn(a)); err != nil {
+		return err
+	}
+	for _, e := range [...]*End{a, b} {
+		if err := e.waitUp(); err != nil {
+			return fmt.Errorf("link %s: %w", linkName(a, b), err)
+		}
+	}
+	return nil
+}
+
+// waitUp waits until the kernel has noticed the carrier, which it does on a thread of its own: until then it drops every packet.
+func (e *End) waitUp() error {
+	const limit = 10 * time.Second
+	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		link, err := e.NS.route.LinkByIndex(e.Index)
+		if err != nil {
+			return err
+		}
+		if link.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s in %s is %v, not up, after %v", e.Name, e.NS.name, link.Attrs().OperState, limit)
+		}
+	}
 }
 
 func linkName(a, b *End) string { return a.NS.role + "-" + b.NS.role }

@@ -45,6 +45,9 @@ func (n *Namespace) prepare() error {
 		// "default" is what links made later start from, the gateways' TUN devices as well.
 		{"net/ipv4/conf/all/rp_filter", "0"},
 		{"net/ipv4/conf/default/rp_filter", "0"},
+		// A test that provokes ICMP errors is to see every one of them.
+		{"net/ipv4/icmp_ratelimit", "0"},
+		{"net/ipv6/icmp/ratelimit", "0"},
 		{"net/ipv6/conf/default/accept_dad", "0"},
 		{"net/ipv6/conf/default/dad_transmits", "0"},
 		{"net/ipv6/conf/default/router_solicitations", "0"},

@@ -1,0 +1,239 @@
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"culvert/test/lab"
+)
+
+// Flood sends small UDP packets through a row from host A to host B, and counts them there.
+type Flood struct {
+	tx    *Sender
+	rx    *Receiver
+	trial uint16
+	pids  []int
+}
+
+// floodPort is the source port of a flood.
+const floodPort = 40000
+
+// NewFlood makes the sockets of a flood of IP packets of size bytes. pids are the processes whose CPU time trials report.
+func NewFlood(ctx context.Context, row *lab.Row, v6 bool, size int, pids ...int) (*Flood, error) {
+	rx, err := NewReceiver(ctx, row.HostB, netip.AddrPortFrom(row.EthB.Addr(v6), 0))
+	if err != nil {
+		return nil, err
+	}
+	tx, err := NewSender(row.EthA, row.LanA, netip.AddrPortFrom(row.EthA.Addr(v6), floodPort), rx.Addr(), size)
+	if err != nil {
+		return nil, errors.Join(err, rx.Close())
+	}
+	return &Flood{tx: tx, rx: rx, pids: pids}, nil
+}
+
+// Close closes the sockets.
+func (f *Flood) Close() error { return errors.Join(f.tx.Close(), f.rx.Close()) }
+
+// Trial is one flood at one rate.
+type Trial struct {
+	Asked float64 // packets/s; 0 is as many as can be
+	Sent  uint64
+	Wall  time.Duration // of sending
+	Received
+	CPU     CPU  // of the processes, over Wall
+	Aborted bool // ended early, since the loss allowed was used up
+}
+
+// Offered is the rate that was really sent, in packets/s.
+func (t Trial) Offered() float64 { return float64(t.Sent) / t.Wall.Seconds() }
+
+// Delivered is the rate of packets that arrived, in packets/s, over the time of sending.
+func (t Trial) Delivered() float64 { return float64(t.Unique) / t.Wall.Seconds() }
+
+// Loss is the fraction of the packets sent that never arrived.
+func (t Trial) Loss() float64 {
+	if t.Sent == 0 {
+		return 0
+	}
+	return 1 - float64(t.Unique)/float64(t.Sent)
+}
+
+const (
+	// headroom bounds the packets of a trial without a rate: more than any machine sends.
+	headroom = 10e6
+	// A trial is over when nothing has arrived for drainQuiet, and at the latest after drainMax.
+	drainQuiet = 30 * time.Millisecond
+	drainMax   = time.Second
+	// abortLag is how long a packet may be on its way before an early end counts it as lost.
+	abortLag = 250 * time.Millisecond
+)
+
+// Trial floods at a rate in packets/s (0: as fast as it goes) for d, and waits for the stragglers. A trial whose loss is certain to be more
+// than maxLoss, a fraction of what it was to send, ends early; 1 lets it run.
+func (f *Flood) Trial(ctx context.Context, rate float64, d time.Duration, maxLoss float64) (Trial, error) {
+	limit := rate
+	if limit == 0 {
+		limit = headroom
+	}
+	f.trial++
+	f.rx.Begin(f.trial, uint64(limit*(d+time.Second).Seconds()))
+	t := Trial{Asked: rate}
+	before, err := ProcessCPU(f.pids...)
+	if err != nil {
+		return t, err
+	}
+	sendCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	watched := make(chan bool, 1)
+	go func() { watched <- f.watch(sendCtx, stop, rate*d.Seconds()*maxLoss, maxLoss < 1 && rate > 0) }()
+	t.Sent, t.Wall, err = f.tx.Run(sendCtx, f.trial, rate, d)
+	stop()
+	t.Aborted = <-watched
+	if err != nil {
+		return t, err
+	}
+	if ctx.Err() != nil {
+		return t, context.Cause(ctx)
+	}
+	after, err := ProcessCPU(f.pids...)
+	if err != nil {
+		return t, err
+	}
+	t.CPU = after.Sub(before)
+	if err := f.drain(ctx, t.Sent); err != nil {
+		return t, err
+	}
+	t.Received = f.rx.Count()
+	return t, nil
+}
+
+// watch stops a trial that has lost more than it may.
+func (f *Flood) watch(ctx context.Context, stop context.CancelFunc, mayLose float64, armed bool) (stopped bool) {
+	const step = 50 * time.Millisecond
+	var sent [abortLag / step]uint64 // in a ring
+	tick := time.NewTicker(step)
+	defer tick.Stop()
+	for i := 0; ; i = (i + 1) % len(sent) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+		if armed && float64(sent[i])-float64(f.rx.unique()) > mayLose {
+			stop()
+			return true
+		}
+		sent[i] = f.tx.Sent()
+	}
+}
+
+func (f *Flood) drain(ctx context.Context, sent uint64) error {
+	last := f.rx.unique()
+	for end := time.Now().Add(drainMax); last < sent && time.Now().Before(end); {
+		if err := sleep(ctx, drainQuiet); err != nil {
+			return err
+		}
+		now := f.rx.unique()
+		if now == last {
+			break
+		}
+		last = now
+	}
+	return nil
+}
+
+// ErrSearch is returned when not even the lowest rate got through.
+var ErrSearch = errors.New("no rate was carried within the loss allowed")
+
+// SearchOptions bound a search for the highest rate.
+type SearchOptions struct {
+	MaxLoss   float64       // a fraction
+	Start     float64       // first rate tried, packets/s
+	Lowest    float64       // rates below are not tried
+	Precision float64       // the search ends when the bracket is narrower than this fraction
+	Probe     time.Duration // length of a trial of the search
+	Confirm   time.Duration // length of the trial whose result counts
+	Budget    time.Duration // for all trials but the last
+}
+
+// SearchResult is the highest rate found.
+type SearchResult struct {
+	Trial
+	Trials int
+	// Bracketed: a rate not much higher was tried and failed. Otherwise the time was up, or the generator gave no more.
+	Bracketed        bool
+	GeneratorLimited bool
+}
+
+// Search finds the highest rate at which no more than MaxLoss of the packets are lost: it doubles until that fails, halves the
+// bracket, and then confirms in a longer trial, a little lower each time that fails. It returns ErrSearch, with the last
+// trial, if no rate was confirmed.
+func (f *Flood) Search(ctx context.Context, o SearchOptions) (SearchResult, error) {
+	return search(o, time.Now, func(rate float64, d time.Duration) (Trial, error) { return f.Trial(ctx, rate, d, o.MaxLoss) })
+}
+
+// backOff is how much lower the next confirmation is than one that failed.
+const backOff = 0.93
+
+// generatorShare is how much of the rate asked for a sender must have sent for the trial to be one of that rate.
+const generatorShare = 0.97
+
+func search(o SearchOptions, now func() time.Time, try func(rate float64, d time.Duration) (Trial, error)) (SearchResult, error) {
+	var r SearchResult
+	deadline := now().Add(o.Budget)
+	lo, hi := 0.0, 0.0 // carried, and not; 0 is not known yet
+	rate := o.Start
+	limited := false
+	for now().Before(deadline) && rate >= o.Lowest && (lo == 0 || hi == 0 || hi/lo > 1+o.Precision) {
+		t, err := try(rate, o.Probe)
+		if err != nil {
+			return r, err
+		}
+		r.Trials++
+		switch carried, whole := t.Loss() <= o.MaxLoss, t.Offered() >= generatorShare*rate || t.Aborted; {
+		case carried && whole:
+			lo = rate
+			limited = false
+		case carried: // all that the generator gave
+			lo = max(lo, t.Offered())
+			hi, limited = lo, true
+		default:
+			hi = rate
+			limited = false
+		}
+		switch {
+		case limited:
+		case hi == 0:
+			rate = 2 * lo
+		case lo == 0:
+			rate = hi / 2
+		default:
+			rate = (lo + hi) / 2
+		}
+	}
+	if lo == 0 {
+		lo = rate
+	}
+	r.Bracketed = !limited && hi != 0 && hi/lo <= 1+2*o.Precision
+	// The confirmation outlasts the budget by as much as it needs, but not for ever.
+	for range 6 {
+		if lo < o.Lowest {
+			break
+		}
+		t, err := try(lo, o.Confirm)
+		if err != nil {
+			return r, err
+		}
+		r.Trials++
+		r.Trial, r.GeneratorLimited = t, limited
+		if t.Loss() <= o.MaxLoss {
+			return r, nil
+		}
+		limited = false
+		lo *= backOff
+	}
+	return r, fmt.Errorf("%w (%.2g %%)", ErrSearch, 100*o.MaxLoss)
+}
