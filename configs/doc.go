@@ -14,6 +14,10 @@
 //	print.go       what prints of it: no keys
 //	examples.go    the commented examples and the systemd unit, embedded
 //
+// Two choices of the schema are there so that nothing is decided by accident. Policies that overlap must differ in priority;
+// there is no most specific one that wins. And because a bypass is a route, which knows destinations and the most specific of
+// them first, it selects by remote alone, and is refused where its route and its priority would decide differently.
+//
 // Key material goes from the file into offload.Key and nowhere else: the text that it was read from is wiped, and no error
 // quotes the document where a key may stand.
 package configs

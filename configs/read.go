@@ -406,6 +406,12 @@ func weak(r *reader, t *Tunnel) {
 
 // mtus checks the MTUs against each other, when all tunnels are known.
 func (l *loader) mtus(tun *reader, c *Config) {
+	if i := slices.IndexFunc(c.Policies, func(p *Policy) bool {
+		return p.Action == sa.Protect && p.Dir == sa.Out && p.Sel.Dst.Addr().Is6()
+	}); i >= 0 && c.Tun.MTU >= minMTU4 && c.Tun.MTU < minMTU6 {
+		p := c.Policies[i]
+		tun.fail("mtu", &problem{fmt.Sprintf("on an interface with %d bytes there is no IPv6, which the policy %v at %v needs", c.Tun.MTU, p.Sel, p.Pos), fmt.Sprintf("write 0 for the exact one, or %d or more", minMTU6), ErrConflict})
+	}
 	for _, t := range c.Tunnels {
 		if t.Transform == nil || t.OuterMTU == 0 || !t.Local.IsValid() {
 			continue
