@@ -89,6 +89,8 @@ remote_port = 4502
 outer_mtu = 1400
 dscp = 46
 dscp_in = "copy"
+df = "copy"
+mss_clamp = false
 tfc_pad = 512
 follow_peer = true
 esn = true
@@ -103,12 +105,12 @@ lifetime = {soft_bytes = 1, hard_packets = 4_294_967_296, hard_time = "8h"}`)
 	}
 	show := func(p sa.Params) string {
 		return words(p.Name, p.SPI, p.Src, p.Dst, p.Encap, p.SrcPort, p.DstPort, p.Mode, p.Keys.ESN, p.ReplayWindow, p.NoReplayCheck,
-			p.TFCPad, p.DSCP, p.ECN, p.FollowPeer, p.Link, p.PathMTU, p.Lifetime)
+			p.TFCPad, p.DSCP, p.ECN, p.FollowPeer, p.Link, p.PathMTU, p.Lifetime, p.DF, p.ClampMSS)
 	}
-	if got, want := show(out), "branch 4097 192.0.2.1 192.0.2.2 udp 4501 4502 tunnel true 0 false 512 set 46 true false 0 1400 {{1 0 0s 0s} {0 4294967296 8h0m0s 0s}}"; got != want {
+	if got, want := show(out), "branch 4097 192.0.2.1 192.0.2.2 udp 4501 4502 tunnel true 0 false 512 set 46 true false 0 1400 {{1 0 0s 0s} {0 4294967296 8h0m0s 0s}} copy false"; got != want {
 		t.Errorf("out:\n%s, want\n%s", got, want)
 	}
-	if got, want := show(in), "branch 4098 192.0.2.2 192.0.2.1 udp 4502 4501 tunnel true 64 false 0 copy true true 0 0 {{1 0 0s 0s} {0 4294967296 8h0m0s 0s}}"; got != want {
+	if got, want := show(in), "branch 4098 192.0.2.2 192.0.2.1 udp 4502 4501 tunnel true 64 false 0 copy true true 0 0 {{1 0 0s 0s} {0 4294967296 8h0m0s 0s}} set false"; got != want {
 		t.Errorf("in:\n%s, want\n%s", got, want)
 	}
 	for i, k := range [][]byte{out.Keys.Enc, out.Keys.Auth, in.Keys.Enc, in.Keys.Auth} {
