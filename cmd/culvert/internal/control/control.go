@@ -157,7 +157,9 @@ func Listen(path string, src Source) (*Server, error) {
 func (s *Server) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	return s.http.Shutdown(ctx)
+	err := s.http.Shutdown(ctx)
+	s.ln.Close() // in case nobody had been served yet
+	return err
 }
 
 // Client asks the gateway behind one socket.

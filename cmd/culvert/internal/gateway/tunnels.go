@@ -44,12 +44,20 @@ func outerMTU(cfg *configs.Config, t *configs.Tunnel) (int, error) {
 	return mtu, nil
 }
 
+// minIPv6MTU is what an interface must carry to have IPv6 at all (RFC 8200 5).
+const minIPv6MTU = 1280
+
 // tunMTU is the TUN's: what the configuration says, or the largest that any tunnel carries; the routes have the rest.
 func tunMTU(cfg *configs.Config, mtus map[string]int) int {
 	if cfg.Tun.MTU != 0 {
 		return cfg.Tun.MTU
 	}
 	largest := 0
+	for _, p := range cfg.Policies {
+		if p.Action == sa.Protect && p.Sel.Dst.Addr().Is6() {
+			largest = minIPv6MTU // or the kernel takes IPv6 off the interface
+		}
+	}
 	for _, m := range mtus {
 		largest = max(largest, m)
 	}

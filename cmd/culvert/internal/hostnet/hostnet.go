@@ -6,7 +6,8 @@
 //	200  fwmark Mark            lookup main     the gateway's own ESP packets never enter the TUN
 //	201  iif lo                 goto 212        the host's own packets are nobody's forgery
 //	202  iif TUN                goto 212        what the gateway decapsulated has been judged
-//	203  from local, to local   goto 212        only where a remote subnet contains a local one
+//	203  from local             goto 212        only where a remote subnet contains a local one
+//	203  from bypassed          goto 212        answers to what was let past the tunnel
 //	204  from remote to local   blackhole       the guard: clear traffic that should have come protected (RFC 4301 5.2)
 //	212                         lookup Table
 //
@@ -243,6 +244,12 @@ func (p *Plan) rules() []*netlink.Rule {
 			if contains(pr.Remote, pr.Local) && family(pr.Local.Addr()) == fam && !local[pr.Local] {
 				local[pr.Local] = true
 				add(fam, prefLocal, func(r *netlink.Rule) { r.Src, r.Goto = side(pr.Local), prefLookup })
+			}
+		}
+		for _, b := range p.Bypass {
+			if family(b.Addr()) == fam && !local[b] {
+				local[b] = true
+				add(fam, prefLocal, func(r *netlink.Rule) { r.Src, r.Goto = side(b), prefLookup })
 			}
 		}
 		seen := map[Pair]bool{}

@@ -111,6 +111,7 @@ func TestRoutesAndGuard(t *testing.T) {
 			wantWay(t, q, "culvert0")
 		}
 		wantWay(t, "10.2.9.5", "out0")                            // bypassed
+		wantWay(t, "10.1.0.7 from 10.2.9.5 iif out0", "lan0")     // and its answers
 		wantWay(t, "10.2.0.5 mark 0x4303", "out0")                // our own ESP
 		wantWay(t, "198.51.100.1 from 10.1.0.7 iif lan0", "out0") // not ours to protect
 		wantWay(t, "10.1.0.7 from 10.2.0.5 iif out0", "nowhere")  // clear, should have come protected

@@ -1,0 +1,94 @@
+package control
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+type fixed struct{}
+
+func (fixed) Status() Status {
+	return Status{Version: "v", PID: 7, Lanes: []Lane{{Name: "outbound", PacketsIn: 3, PacketsOut: 2, Drops: map[string]uint64{"no-policy": 1}, Balanced: true}}, Balanced: true}
+}
+func (fixed) SAs() []SA          { return []SA{{Name: "branch", SPI: "0x00001001"}} }
+func (fixed) Policies() []Policy { return []Policy{{Name: "p", Priority: 5}} }
+
+// What the gateway says is what a client gets, and only the socket's owner can ask.
+func TestRoundTrip(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "made", "control.sock")
+	s, err := Listen(path, fixed{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("the socket's mode is %v (%v), want 0600", fi.Mode(), err)
+	}
+	c := Dial(path)
+	st, err := c.Status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(fixed{}.Status(), st); d != "" {
+		t.Error(d)
+	}
+	sas, err := c.SAs()
+	if d := cmp.Diff(fixed{}.SAs(), sas); err != nil || d != "" {
+		t.Error(err, d)
+	}
+	pols, err := c.Policies()
+	if d := cmp.Diff(fixed{}.Policies(), pols); err != nil || d != "" {
+		t.Error(err, d)
+	}
+	if _, err := c.Raw("nonsense"); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("asked for a document that does not exist: %v", err)
+	}
+}
+
+// A second gateway is refused while the first answers; a socket whose gateway is dead is replaced; a file is never removed.
+func TestListenOnWhatIsThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	first, err := Listen(path, fixed{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "already answers") {
+		t.Errorf("beside a living gateway: %v", err)
+	}
+	first.Close()
+
+	dead, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.(*net.UnixListener).SetUnlinkOnClose(false)
+	dead.Close()
+	second, err := Listen(path, fixed{})
+	if err != nil {
+		t.Fatalf("in place of a dead gateway: %v", err)
+	}
+	second.Close()
+
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("over a file: %v", err)
+	}
+	if b, _ := os.ReadFile(path); string(b) != "precious" {
+		t.Error("the file was touched")
+	}
+}
+
+// Whoever asks where nobody answers is told what to do.
+func TestNobodyThere(t *testing.T) {
+	_, err := Dial(filepath.Join(t.TempDir(), "none.sock")).Status()
+	if err == nil || !strings.Contains(err.Error(), "culvert run -c FILE") {
+		t.Errorf("got %v", err)
+	}
+}

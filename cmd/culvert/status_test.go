@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"culvert/cmd/culvert/internal/control"
+)
+
+// The text tells every drop with its cause and meaning, and shouts when the books do not balance.
+func TestPrintStatus(t *testing.T) {
+	var b bytes.Buffer
+	printStatus(&b, control.Status{
+		Version: "devel", PID: 42, Config: "/etc/culvert/culvert.toml", Engine: "soft", Tunnels: 1,
+		TUN: control.TUN{Name: "culvert0", MTU: 1422, Offloads: "tso"},
+		Lanes: []control.Lane{
+			{Name: "outbound", PacketsIn: 640, PacketsOut: 630, Bursts: 10, Drops: map[string]uint64{"no-policy": 10}, Balanced: true},
+			{Name: "inbound udp4", PacketsIn: 5, PacketsOut: 1, Drops: map[string]uint64{"duplicate": 1, "integrity-failed": 2}, Balanced: false},
+		},
+	})
+	text := b.String()
+	for _, want := range []string{
+		"pid 42", "culvert0, MTU 1422", "run to completion", "64.0", "NO",
+		"no outbound policy selects the packet", "this sequence number was received before", "the ICV is wrong",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	if i, j := strings.Index(text, "integrity-failed"), strings.Index(text, "duplicate"); i > j {
+		t.Errorf("the more frequent cause does not come first:\n%s", text)
+	}
+}
+
+// Every command has a description and, where it takes arguments or flags of its own, an example; help never fails.
+func TestHelp(t *testing.T) {
+	c := root()
+	for _, sub := range c.Commands() {
+		if sub.Short == "" {
+			t.Errorf("%s: no description", sub.CommandPath())
+		}
+		if sub.Runnable() && sub.Example == "" && sub.Name() != "help" && sub.Name() != "completion" {
+			t.Errorf("%s: no example", sub.CommandPath())
+		}
+		var b bytes.Buffer
+		c.SetOut(&b)
+		c.SetArgs([]string{sub.Name(), "--help"})
+		if err := c.Execute(); err != nil || b.Len() == 0 {
+			t.Errorf("%s --help: %v, %d bytes", sub.Name(), err, b.Len())
+		}
+	}
+}
+
+// A mistake on the command line is an error, not a silent default.
+func TestUsageErrors(t *testing.T) {
+	for _, args := range [][]string{{"frobnicate"}, {"run", "surplus"}, {"status", "--nonsense"}, {"example", "no-such"}, {"check", "-c", "/does/not/exist.toml"}} {
+		c := root()
+		c.SetOut(&bytes.Buffer{})
+		c.SetErr(&bytes.Buffer{})
+		c.SetArgs(args)
+		if err := c.Execute(); err == nil {
+			t.Errorf("culvert %s: no error", strings.Join(args, " "))
+		} else if strings.Contains(err.Error(), "\n\n") {
+			t.Errorf("culvert %s: %q", strings.Join(args, " "), err)
+		}
+	}
+}
+
+// Known answers can be asked for anywhere, also as JSON.
+func TestEngines(t *testing.T) {
+	for _, args := range [][]string{{"engines", "--check"}, {"engines", "--json"}} {
+		c := root()
+		var b bytes.Buffer
+		c.SetOut(&b)
+		c.SetArgs(args)
+		if err := c.Execute(); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(b.String(), "rfc4106(gcm(aes))") || strings.Contains(b.String(), "REFUSED") {
+			t.Errorf("culvert %s:\n%s", strings.Join(args, " "), b.String())
+		}
+	}
+}
