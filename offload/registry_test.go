@@ -52,6 +52,7 @@ type doubleLane struct {
 func (l *doubleLane) Submit(b *offload.Burst) error {
 	if l.d.stall != nil {
 		<-l.d.stall
+		return offload.ErrClosed // quickly to the end
 	}
 	err := l.Lane.Submit(b)
 	for i := range b.Jobs {
