@@ -102,7 +102,8 @@ func (c *coalescer) Add(pkt []byte) bool {
 		c.barrier = c.runs
 		return true
 	}
-	header, more := transport+udpHeaderLen, false // more: this packet may be merged with others
+	header := transport + udpHeaderLen
+	var more bool // this packet may be merged with others
 	if kind == mergeTCP {
 		header, more = mergeableTCP(pkt, transport)
 	} else {

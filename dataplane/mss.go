@@ -19,12 +19,16 @@ func mssFor(p []byte, mtu int) int {
 // whether it changed anything: a packet that is not a whole SYN, has no MSS option (RFC 9293 then assumes 536 or 1220,
 // which fits), a smaller one, or options that cannot be read, stays as it is.
 func clampMSS(p []byte, mss int) bool {
+	const syn, rst = 0x02, 0x04
+	// Nearly all packets are no SYN, which shows without a walk where TCP follows the IP header at once.
+	if at := likelyTransport(p); at+tcpHeaderLen <= len(p) && p[at+13]&syn == 0 {
+		return false
+	}
 	var h ipHeader
 	if h.parse(p) != nil || h.proto != protoTCP || h.fragment || h.total-h.transport < tcpHeaderLen {
 		return false
 	}
 	tcp := p[h.transport:h.total]
-	const syn, rst = 0x02, 0x04
 	length := int(tcp[12]>>4) * 4
 	if tcp[13]&(syn|rst) != syn || length < tcpHeaderLen || length > len(tcp) {
 		return false
@@ -60,6 +64,19 @@ func clampMSS(p []byte, mss int) bool {
 		i += n
 	}
 	return false
+}
+
+// likelyTransport gives where the transport header of a TCP packet begins if no IPv6 extension header precedes it, and
+// else, or where it cannot tell, something beyond the packet.
+func likelyTransport(p []byte) int {
+	switch {
+	case len(p) < ipv4HeaderLen:
+	case p[0]>>4 == 4:
+		return int(p[0]&0x0f) * 4
+	case p[0]>>4 == 6 && p[6] == protoTCP:
+		return ipv6HeaderLen
+	}
+	return len(p)
 }
 
 // setChecksummed16 writes v at offset at of a transport header whose checksum lies at offset sum, and keeps that right.
