@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"culvert/dataplane/link"
+	"culvert/dataplane/link/internal/segment"
 )
 
 // DefaultDepth is how many packets a direction holds unless told otherwise.
@@ -114,7 +115,7 @@ type innerWriter struct {
 	l    *Inner
 	buf  []byte // a packet gathered
 	cut  []byte // a segment
-	segs segmenter
+	segs segment.Segmenter
 }
 
 func (w *innerWriter) CanGSO(link.GSOType) bool { return !w.l.opts.NoGSO }
@@ -143,11 +144,11 @@ func (w *innerWriter) Queue(h link.VNet, parts [][]byte) error {
 	if !l.opts.Segment {
 		return l.pass(InnerPacket{w.buf, h})
 	}
-	if err := w.segs.reset(w.buf, h); err != nil {
+	if err := w.segs.Reset(w.buf, h); err != nil {
 		return err
 	}
-	for w.segs.more() {
-		w.cut = w.segs.next(w.cut[:0])
+	for w.segs.More() {
+		w.cut = w.segs.Next(w.cut[:0])
 		if err := l.pass(InnerPacket{w.cut, link.VNet{}}); err != nil {
 			return err
 		}

@@ -1,4 +1,6 @@
-package memlink
+// Package segment cuts super-packets as a network card would, for links that have no kernel to do it. It is written for clarity, and
+// independently of the data plane, which can be checked by it.
+package segment
 
 import (
 	"encoding/binary"
@@ -6,9 +8,9 @@ import (
 	"culvert/dataplane/link"
 )
 
-// segmenter cuts a super-packet into the packets that a network card would put on the wire. It is written for clarity and
-// independently of the data plane's, to check it by.
-type segmenter struct {
+// Segmenter cuts one super-packet after another into packets of the wire: lengths, IP ID, sequence, flags and checksums are
+// those of each (as Linux does it: ID counted up, FIN and PSH on the last only, CWR on the first only).
+type Segmenter struct {
 	pkt     []byte
 	h       link.VNet
 	v6      bool
@@ -20,21 +22,25 @@ type segmenter struct {
 	started bool
 }
 
-// reset takes a packet; one that is not a super-packet only gets its checksum finished.
-func (s *segmenter) reset(pkt []byte, h link.VNet) error {
-	*s = segmenter{pkt: pkt, h: h, l4: int(h.CsumStart)}
+// Reset takes a packet, which must stay as it is. One that is not a super-packet only gets its checksum finished. It fails with
+// link.ErrInvalid when h does not fit the packet.
+func (s *Segmenter) Reset(pkt []byte, h link.VNet) error {
+	*s = Segmenter{pkt: pkt, h: h, l4: int(h.CsumStart)}
 	if h.NeedsCsum && int(h.CsumStart)+int(h.CsumOffset)+2 > len(pkt) {
 		return link.ErrInvalid
 	}
 	if h.GSO == link.GSONone {
 		return nil
 	}
+	if len(pkt) < 20 {
+		return link.ErrInvalid
+	}
 	s.v6 = pkt[0]>>4 == 6
 	l4min := 8
 	if h.GSO != link.GSOUDPL4 {
 		l4min = 20
 	}
-	if !h.NeedsCsum || h.GSOSize == 0 || s.l4 < 20 || s.v6 && s.l4 < 40 || s.l4+l4min > len(pkt) {
+	if !h.NeedsCsum || h.GSOSize == 0 || s.v6 && s.l4 < 40 || !s.v6 && (s.l4 < 20 || s.ihl() != s.l4) || s.l4+l4min > len(pkt) {
 		return link.ErrInvalid
 	}
 	s.hdr = s.l4 + 8
@@ -48,15 +54,16 @@ func (s *segmenter) reset(pkt []byte, h link.VNet) error {
 	return nil
 }
 
-func (s *segmenter) more() bool {
+// More says whether there is another packet.
+func (s *Segmenter) More() bool {
 	if s.seg == 0 {
 		return !s.started
 	}
 	return s.hdr+s.off < len(s.pkt)
 }
 
-// next appends the next packet to dst.
-func (s *segmenter) next(dst []byte) []byte {
+// Next appends the next packet to dst.
+func (s *Segmenter) Next(dst []byte) []byte {
 	s.started = true
 	if s.seg == 0 {
 		dst = append(dst, s.pkt...)
@@ -107,7 +114,7 @@ func (s *segmenter) next(dst []byte) []byte {
 	return dst
 }
 
-func (s *segmenter) ihl() int { return int(s.pkt[0]&15) * 4 }
+func (s *Segmenter) ihl() int { return int(s.pkt[0]&15) * 4 }
 
 func finishChecksum(p []byte, start, offset int) {
 	c := ^fold(sum(0, p[start:]))
