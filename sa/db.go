@@ -488,7 +488,7 @@ func (tx *Tx) ReplacePolicy(p Policy) error {
 		return err
 	}
 	tx.unfile(r)
-	tx.file(p, r.ord)
+	tx.file(p, r.rank.ord)
 	return nil
 }
 
@@ -547,7 +547,7 @@ func (tx *Tx) point(match func(*rule) bool, to *Outbound) int {
 			p := r.Policy
 			p.Out = to
 			tx.unfile(r)
-			tx.file(p, r.ord)
+			tx.file(p, r.rank.ord)
 		}
 	}
 	return n
@@ -599,7 +599,7 @@ func (tx *Tx) check(p *Policy) error {
 // file puts a policy that has been checked into the draft.
 func (tx *Tx) file(p Policy, ord uint64) {
 	p.Sel = p.Sel.normal()
-	r := &rule{Policy: p, ord: ord}
+	r := &rule{Policy: p, rank: rank{p.Priority, ord}}
 	_, r.near = p.Sel.sides(p.Dir)
 	k := polKey{p.Dir, p.Name}
 	tx.draft.policies.set(k.hash(), k, r)
@@ -706,7 +706,10 @@ func compareParams(p, q *Params) int {
 func (s *Snapshot) Policies() []*Policy {
 	all := s.policies.values()
 	slices.SortFunc(all, func(a, b *rule) int {
-		return cmp.Or(cmp.Compare(a.Dir, b.Dir), cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.ord, b.ord))
+		if a.Dir == b.Dir && a.rank.before(b.rank) || a.Dir < b.Dir {
+			return -1
+		}
+		return 1
 	})
 	list := make([]*Policy, len(all))
 	for i, r := range all {

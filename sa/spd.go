@@ -1,6 +1,7 @@
 package sa
 
 import (
+	"math"
 	"net/netip"
 	"slices"
 
@@ -10,13 +11,21 @@ import (
 // rule is a policy in the SPD.
 type rule struct {
 	Policy
-	ord  uint64       // of adding, the tie-break
+	rank rank
 	near netip.Prefix // of Sel
 }
 
-// before reports whether r decides rather than o where both match.
-func (r *rule) before(o *rule) bool {
-	return r.Priority < o.Priority || r.Priority == o.Priority && r.ord < o.ord
+// rank is a rule's place in the order of the SPD.
+type rank struct {
+	priority int
+	ord      uint64 // of adding
+}
+
+var lastRank = rank{math.MaxInt, math.MaxUint64}
+
+// before reports whether a rule of rank a decides rather than one of rank b where both match.
+func (a rank) before(b rank) bool {
+	return a.priority < b.priority || a.priority == b.priority && a.ord < b.ord
 }
 
 // maxList is how many rules of one far prefix are kept as a list rather than by their near prefix.
@@ -26,9 +35,33 @@ const maxList = 8
 // of the flow has few covering prefixes among the policies, and the near side of each again, so the cost depends on how deep
 // policies are nested and not on how many there are. Only policies with the same pair of prefixes are compared one by one.
 //
+// Most flows are settled by their longest prefix, since what covers it, say a policy for the rest, comes later in the order. The
+// reach tells, without looking.
+//
 // A copy of the struct is a version; with and without make others and leave it as it is.
 type spd struct {
-	far *bart.Fast[*farNode] // nil: empty
+	far   *bart.Fast[*farNode] // nil: empty
+	reach *reach
+	n     int // rules
+	gone  int // rules removed since reach was made; more than n, and it is made anew
+}
+
+// reach is a lower bound, per family and length of a far prefix, of the ranks of all rules whose far prefix is shorter.
+type reach [2][129]rank
+
+func (b *reach) add(far netip.Prefix, r rank) {
+	for bits := far.Bits() + 1; bits <= far.Addr().BitLen(); bits++ {
+		if at := b.of(far.Addr(), bits); r.before(*at) {
+			*at = r
+		}
+	}
+}
+
+func (b *reach) of(a netip.Addr, bits int) *rank {
+	if a.Is4() {
+		return &b[0][bits]
+	}
+	return &b[1][bits]
 }
 
 // farNode is the rules of one prefix on the peer's side, either as a list or by their prefix on our side. It does not change.
@@ -50,7 +83,7 @@ type rules []*rule
 
 func (rs rules) with(r *rule) rules {
 	i, _ := slices.BinarySearchFunc(rs, r, func(a, b *rule) int {
-		if a.before(b) {
+		if a.rank.before(b.rank) {
 			return -1
 		}
 		return 1
@@ -87,33 +120,67 @@ func allOf(p netip.Prefix) netip.Prefix {
 }
 
 func (s spd) with(r *rule) spd {
-	far, near := r.keys()
-	t := s.far
-	if t == nil {
-		t = new(bart.Fast[*farNode])
+	if s.far == nil {
+		s.far, s.reach = new(bart.Fast[*farNode]), newReach()
 	}
+	bounds := *s.reach
+	s.reach = &bounds
+	s.n++
+	far, near := r.keys()
 	for i := range far {
-		node, ok := t.Get(far[i])
+		node, ok := s.far.Get(far[i])
 		if !ok {
 			node = &farNode{bits: far[i].Bits()}
 		}
-		t = t.InsertPersist(far[i], node.with(r, near[i]))
+		s.far = s.far.InsertPersist(far[i], node.with(r, near[i]))
+		s.reach.add(far[i], r.rank)
 	}
-	return spd{t}
+	return s
 }
 
 func (s spd) without(r *rule) spd {
+	s.n--
+	s.gone++
 	far, near := r.keys()
-	t := s.far
 	for i := range far {
-		node, _ := t.Get(far[i])
+		node, _ := s.far.Get(far[i])
 		if node.n == 1 {
-			t = t.DeletePersist(far[i])
+			s.far = s.far.DeletePersist(far[i])
 		} else {
-			t = t.InsertPersist(far[i], node.without(r, near[i]))
+			s.far = s.far.InsertPersist(far[i], node.without(r, near[i]))
 		}
 	}
-	return spd{t}
+	if s.gone > s.n { // until then the bounds are lower than they need be, which costs time and nothing else
+		s.gone, s.reach = 0, newReach()
+		for far, node := range s.far.All() {
+			s.reach.add(far, node.first())
+		}
+	}
+	return s
+}
+
+func newReach() *reach {
+	b := new(reach)
+	for family := range b {
+		for bits := range b[family] {
+			b[family][bits] = lastRank
+		}
+	}
+	return b
+}
+
+// first is the rank of the node's first rule.
+func (n *farNode) first() rank {
+	if n.near == nil {
+		return n.list[0].rank
+	}
+	first := lastRank
+	for _, leaf := range n.near.All() {
+		if r := leaf.list[0].rank; r.before(first) {
+			first = r
+		}
+	}
+	return first
 }
 
 func (n *farNode) with(r *rule, near netip.Prefix) *farNode {
@@ -192,7 +259,7 @@ func (s spd) find(dir Dir, q *search) {
 		} else {
 			node.find(q, near)
 		}
-		if node.bits == 0 {
+		if node.bits == 0 || q.best != nil && q.best.rank.before(*s.reach.of(far, node.bits)) {
 			return
 		}
 		node, ok = s.far.LookupPrefix(netip.PrefixFrom(far, node.bits-1))
@@ -213,7 +280,7 @@ func (n *farNode) find(q *search, near netip.Addr) {
 // scan looks for the first rule of a list that matches, as long as it can be before the best so far.
 func (q *search) scan(list rules, near netip.Addr) {
 	for _, r := range list {
-		if q.best != nil && q.best.before(r) {
+		if q.best != nil && q.best.rank.before(r.rank) {
 			return
 		}
 		if q.owner != nil && !r.owns(q.owner) || !matchAddr(r.near, near) {
@@ -223,7 +290,7 @@ func (q *search) scan(list rules, near netip.Addr) {
 			q.best = r
 			return
 		}
-		if r.Action != Bypass && r.Sel.mightMatch(q.flow) && (q.shadow == nil || r.before(q.shadow)) {
+		if r.Action != Bypass && r.Sel.mightMatch(q.flow) && (q.shadow == nil || r.rank.before(q.shadow.rank)) {
 			q.shadow = r
 		}
 	}
@@ -233,7 +300,7 @@ func (q *search) scan(list rules, near netip.Addr) {
 // one to bypass, which asks for ports, could have been meant for it: the fragments of a packet would otherwise leave in clear whose head is
 // protected (RFC 4301 section 7.4). refused is that policy.
 func (q *search) decide() (r, refused *rule) {
-	if q.best != nil && q.best.Action == Bypass && q.shadow != nil && q.shadow.before(q.best) {
+	if q.best != nil && q.best.Action == Bypass && q.shadow != nil && q.shadow.rank.before(q.best.rank) {
 		return nil, q.shadow
 	}
 	return q.best, nil

@@ -530,9 +530,9 @@ func FuzzParseSelector(f *testing.F) {
 func TestLookupAllocatesNothing(t *testing.T) {
 	d := NewDB()
 	defer d.Close()
-	load(t, d, shapes["sites"], 100)
+	load(t, d, shapes[0].nth, 100)
 	i := inbound(t, params(t, 256))
-	out, in := shapes["sites"](42)
+	out, in := shapes[0].nth(42)
 	noAllocs(t, "a lookup", func() {
 		s := d.Acquire()
 		s.Outbound(out.probe)
@@ -543,29 +543,32 @@ func TestLookupAllocatesNothing(t *testing.T) {
 	})
 }
 
-// entry is a policy of a benchmark and a flow that it is for.
+// policyAndFlow is a policy of a benchmark and a flow that it is for.
 type policyAndFlow struct {
 	Policy
 	probe *Flow
 }
 
 // shapes are ways in which many policies lie together; each gives the nth outbound and inbound one.
-var shapes = map[string]func(n int) (out, in policyAndFlow){
+var shapes = []struct {
+	name string
+	nth  func(n int) (out, in policyAndFlow)
+}{
 	// One network here, one at each of many sites.
-	"sites": func(n int) (out, in policyAndFlow) {
+	{"sites", func(n int) (out, in policyAndFlow) {
 		there := netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), 0})
 		return shape(n, netip.MustParsePrefix("192.168.0.0/16"), netip.PrefixFrom(there, 24))
-	},
+	}},
 	// Many networks here, each with a tunnel to the same one there.
-	"hub": func(n int) (out, in policyAndFlow) {
+	{"hub", func(n int) (out, in policyAndFlow) {
 		here := netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), 0})
 		return shape(n, netip.PrefixFrom(here, 24), netip.MustParsePrefix("192.168.0.0/16"))
-	},
+	}},
 	// Single hosts, in IPv6.
-	"hosts": func(n int) (out, in policyAndFlow) {
+	{"hosts", func(n int) (out, in policyAndFlow) {
 		there := netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
 		return shape(n, netip.MustParsePrefix("2001:db8:1::/48"), netip.PrefixFrom(there, 128))
-	},
+	}},
 }
 
 func shape(n int, here, there netip.Prefix) (out, in policyAndFlow) {
@@ -596,11 +599,11 @@ func load(tb testing.TB, d *DB, shape func(int) (out, in policyAndFlow), n int) 
 }
 
 func BenchmarkLoadPolicies(b *testing.B) {
-	for name, shape := range shapes {
-		b.Run(name+"/10000 one by one, both directions", func(b *testing.B) {
+	for _, shape := range shapes {
+		b.Run(shape.name+"/10000 one by one, both directions", func(b *testing.B) {
 			for b.Loop() {
 				d := NewDB()
-				load(b, d, shape, 10_000)
+				load(b, d, shape.nth, 10_000)
 				d.Close()
 			}
 		})
@@ -608,26 +611,25 @@ func BenchmarkLoadPolicies(b *testing.B) {
 }
 
 func BenchmarkSnapshotOutbound(b *testing.B) {
-	for name, shape := range shapes {
+	for _, shape := range shapes {
 		for _, n := range []int{10, 10_000} {
-			b.Run(fmt.Sprintf("%s/%d policies", name, n), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/%d policies", shape.name, n), func(b *testing.B) {
 				d := NewDB()
 				defer d.Close()
-				load(b, d, shape, n)
+				load(b, d, shape.nth, n)
 				flows := make([]*Flow, 10) // a few busy ones, wherever they are
 				for i := range flows {
-					out, _ := shape(i * (n / 10))
+					out, _ := shape.nth(i * (n / 10))
 					flows[i] = out.probe
 				}
 				s := d.Acquire()
 				defer s.Release()
-				b.ReportAllocs()
+				defer perPacket(b)()
 				for i := 0; b.Loop(); i++ {
 					if p, ok := s.Outbound(flows[i%len(flows)]); !ok || p.Action != Protect {
 						b.Fatal(p)
 					}
 				}
-				perPacket(b)
 			})
 		}
 	}
