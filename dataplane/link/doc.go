@@ -4,17 +4,19 @@
 // a raw socket). Both carry super-packets: 64 KB that stand for some 46 packets of the wire, because a system call costs
 // more than encrypting a packet does.
 //
-//	link.go      the interfaces, the messages, the sentinel errors
-//	vnet.go      the virtio_net_hdr in front of every TUN packet
+//	link.go           the interfaces, the messages, the sentinel errors
+//	vnet.go           the virtio_net_hdr in front of every TUN packet
 //	tun_linux.go      OpenTUN: made by wireguard's tun package, super-packets read and written on its file directly
-//	socket_linux.go   what both outer sockets share: options, waiting, closing
-//	udp_linux.go      OpenUDP: recvmmsg with UDP_GRO, sendmmsg with UDP_SEGMENT
-//	esp_linux.go      OpenESP: a raw socket of protocol 50, without merging on either way
-//	recv_linux.go     the receiving half: batches, control messages
-//	send_linux.go     the sending half: grouping, refusals, falling back from GSO
+//	udp_linux.go      OpenUDP: ESP in UDP, merged and cut by the kernel (UDP_GRO, UDP_SEGMENT)
+//	esp_linux.go      OpenESP: a raw socket of protocol 50, neither merged nor cut
+//	socket_linux.go   what both are made of: options, offloads, closing
+//	recv_linux.go     the receiving half: recvmmsg, batches, control messages
+//	send_linux.go     the sending half: sendmmsg, cutting, refusals, falling back from UDP_SEGMENT
 //	notice_linux.go   the error queue: ICMP answers as Notices
-//	memlink/     pairs within the process, for tests and benchmarks
-//	pcaplink/    replays a capture, and writes one
+//	sys_linux.go      the system calls, and control messages for every word size
+//	memlink/          pairs within the process, for tests and benchmarks
+//	pcaplink/         replays a capture, and writes one
+//	internal/segment  cuts super-packets where no kernel does
 //
 // Ownership: what Next returns is valid until the next Next; what Recv returns, until the next Recv with that batch; what
 // Queue is given must stay until Flush returns; what Send is given is free when it returns.

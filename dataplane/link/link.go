@@ -112,6 +112,15 @@ func CanGSO(w InnerWriter, t GSOType) bool {
 	return true
 }
 
+// KernelDrops says how many packets the kernel has dropped before an Inner or Outer read them, because its queue or buffer was
+// full. ok is false where nothing counts them. It costs a system call or two.
+func KernelDrops(l any) (n uint64, ok bool) {
+	if c, ok := l.(interface{ KernelDrops() uint64 }); ok {
+		return c.KernelDrops(), true
+	}
+	return 0, false
+}
+
 // Outer is the side of ESP packets: a UDP socket, a raw socket or their double. Readers and writers belong to one
 // goroutine each; all else may be called from any. Buffers begin at the SPI (for UDP also: at the non-ESP marker or a
 // keepalive, RFC 3948).
