@@ -49,31 +49,41 @@ func newRing(dir offload.Direction, direct, spill offload.Lane, depth int) *ring
 // run serves a lane until its source ends, then finishes what is in flight. That the source was closed is no error.
 func (r *ring) run(s stages, b *books) error {
 	for {
-		i := r.free()
-		if i < 0 {
-			r.finish(s, true)
+		err := r.step(s, b, true)
+		if err == nil {
 			continue
 		}
-		full, err := s.fill(i, r.used == 0)
-		r.rule.filled(full)
-		filled := len(r.slots[i].burst.Jobs) > 0
-		if filled {
-			b.now.Bursts++
-			if r.submit(i) {
-				b.now.Spilled++
-			}
-		}
-		r.finish(s, !filled)
-		for err != nil && r.used > 0 {
+		for r.used > 0 {
 			r.finish(s, true)
 		}
 		b.publish()
 		if errors.Is(err, net.ErrClosed) {
 			return nil
-		} else if err != nil {
-			return err
+		}
+		return err
+	}
+}
+
+// step fills one burst if one is free, submits it, and completes what is finished. With wait it blocks when there is nothing
+// to do: for the source while nothing is in flight, else for the oldest burst. The error is the source's.
+func (r *ring) step(s stages, b *books, wait bool) error {
+	defer b.publish()
+	i := r.free()
+	if i < 0 {
+		r.finish(s, wait)
+		return nil
+	}
+	full, err := s.fill(i, wait && r.used == 0)
+	r.rule.filled(full)
+	filled := len(r.slots[i].burst.Jobs) > 0
+	if filled {
+		b.now.Bursts++
+		if r.submit(i) {
+			b.now.Spilled++
 		}
 	}
+	r.finish(s, wait && !filled)
+	return err
 }
 
 // free gives the index of the burst to fill next, or -1 when all are in flight.
