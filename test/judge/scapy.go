@@ -110,7 +110,7 @@ type (
 	}
 	pyPacket struct {
 		Inner  string  `json:"inner,omitempty"`
-		Seq    uint64  `json:"seq,omitempty"`
+		Seq    uint64  `json:"seq"`
 		IV     string  `json:"iv,omitempty"`
 		Pad    *string `json:"pad,omitempty"`
 		PadLen *int    `json:"padlen,omitempty"`

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"culvert/offload"
@@ -47,6 +48,25 @@ func TsharkKnows(t *offload.Transform, esn bool) error {
 	}
 	return nil
 }
+
+// needed are the protocols that a packet under judgement has. All others are switched off: tshark guesses at the application of a
+// payload, and where it guesses wrong it may give up before its verdict.
+var needed = []string{"frame", "raw", "ip", "ipv6", "ipv6.fraghdr", "esp", "udp", "udpencap", "tcp", "icmp", "icmpv6", "data"}
+
+// others lists every protocol of this tshark that is not needed, by its filter name.
+var others = sync.OnceValues(func() (string, error) {
+	text, err := exec.Command("tshark", "-G", "protocols").Output()
+	if err != nil {
+		return "", err
+	}
+	var names strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Split(strings.TrimSpace(line), "\t"); len(f) >= 3 && !slices.Contains(needed, f[2]) {
+			fmt.Fprintln(&names, f[2])
+		}
+	}
+	return names.String(), nil
+})
 
 // Dissected is what tshark makes of one captured packet.
 type Dissected struct {
@@ -110,6 +130,13 @@ func Tshark(tb testing.TB, pcap string, sas ...SA) []Dissected {
 	}
 	for _, f := range tsharkFields {
 		args = append(args, "-e", f)
+	}
+	off, err := others()
+	if err != nil {
+		tb.Fatalf("tshark -G protocols: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(conf, "disabled_protos"), []byte(off), 0o600); err != nil {
+		tb.Fatal(err)
 	}
 	cmd := exec.Command("tshark", args...)
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home)
