@@ -268,17 +268,16 @@ func sameFlow(a, b []byte, transport int) bool {
 		le.Uint32(a[40:]) == le.Uint32(b[40:])
 }
 
-// join appends packet i to r if it continues it. Where it does not, r takes no more: the order of the flow is kept.
+// join appends packet i to r if it continues it. Where it does not, the caller begins another run, which takes the place of
+// r as the flow's latest: nothing can pass the packet.
 func (c *coalescer) join(r *run, i int16, pkt []byte, transport, header int) bool {
 	first := c.pkts[r.first]
 	payload := len(pkt) - header
 	if header != r.header || payload > r.segment || r.size+payload > maxPacket ||
 		!sameNetworkHeader(first, pkt, r) || !sameTransportHeader(first, pkt, r) {
-		r.open = false
 		return false
 	}
 	if !r.verified && !checksumsRight(first, transport) || !checksumsRight(pkt, transport) {
-		r.open = false
 		return false
 	}
 	r.verified = true

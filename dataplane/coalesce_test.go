@@ -108,6 +108,9 @@ func judgeSuper(t failer, pkt []byte, h link.VNet) {
 	if h != want {
 		t.Fatalf("offload header %+v, want %+v", h, want)
 	}
+	if n := (len(pkt) - int(h.HdrLen) + int(h.GSOSize) - 1) / int(h.GSOSize); h.GSO == link.GSOUDPL4 && n > 64 {
+		t.Fatalf("%d UDP segments", n)
+	}
 	field := at + int(h.CsumOffset)
 	if got, want := binary.BigEndian.Uint16(pkt[field:]), refSum(refPseudo(src, dst, proto, len(pkt)-at)); got != want {
 		t.Fatalf("partial checksum %#04x, want %#04x", got, want)
@@ -449,6 +452,67 @@ func TestCoalesceFull(t *testing.T) {
 	}
 	if d, f, n := c.Flush(&s); d != 0 || f != 0 || n != 0 || s.flushes != 1 {
 		t.Errorf("when empty: %d delivered, %d failed, %d bytes, %d flushes", d, f, n, s.flushes)
+	}
+}
+
+// The two packets of a flow have all of this in common; packets of two flows need differ in one byte of it only. The flow
+// table could not show that, since the hash sees it first.
+func TestSameFlow(t *testing.T) {
+	for _, w := range []wirePacket{bulk(false, false), bulk(true, false), bulk(false, true), bulk(true, true)} {
+		a := w.build(false)
+		key := map[int]bool{0: true}
+		from, to, proto := 12, 24, 9
+		if w.v6 {
+			from, to, proto = 8, 44, 6
+		}
+		key[proto] = true
+		for i := from; i < to; i++ {
+			key[i] = true
+		}
+		for i := range a {
+			b := bytes.Clone(a)
+			b[i] ^= 0x80
+			if got := sameFlow(a, b, w.transportAt()); got == key[i] {
+				t.Errorf("IPv6 %v: with byte %d changed: %v", w.v6, i, got)
+			}
+		}
+	}
+}
+
+// Packets that no lane would let through pass as they are; what is read of them is there.
+func TestCoalesceJunk(t *testing.T) {
+	tcp4, udp6 := segmentsOf(bulk(false, false), 100, 1)[0], segmentsOf(bulk(true, true), 100, 1)[0]
+	junk := [][]byte{
+		{}, {0x45}, {0x60}, tcp4[:19], udp6[:39], edit(tcp4, 0, 0x55), edit(udp6, 0, 0x50),
+		ipv4(6, 0, nil, portsBody), ipv4(6, 0, nil, make([]byte, 19)), ipv4(17, 0, nil, portsBody[:7]), ipv4(17, 0, nil, portsBody[:3]), ipv4(6, 0, nil, nil),
+		ipv6(6, portsBody), ipv6(17, portsBody[:7]), ipv6(17, nil), ipv6(60, nil),
+		edit(tcp4, 32, 0x40), edit(tcp4, 32, 0xf0), edit(udp6, 45, 0), edit(udp6, 44, 0xff),
+	}
+	for i := range junk {
+		junk[i] = junk[i][:len(junk[i]):len(junk[i])]
+	}
+	in := slices.Concat(junk, junk)
+	want := clonePackets(in)
+	var s sink
+	coalesceAll(t, &s, in...)
+	if len(s.out) != len(in) {
+		t.Fatalf("%d packets written, want %d", len(s.out), len(in))
+	}
+	for i, q := range s.out {
+		if !bytes.Equal(q.pkt, want[i]) || q.h != (link.VNet{}) {
+			t.Errorf("packet %d: % x with %+v, want % x", i, q.pkt, q.h, want[i])
+		}
+	}
+}
+
+// Two coalescers hash differently, so that nobody outside can make flows collide.
+func TestCoalesceSeed(t *testing.T) {
+	var a, b coalescer
+	p := segmentsOf(bulk(false, true), 100, 1)[0]
+	a.Add(p)
+	b.Add(p)
+	if a.seed == 0 || b.seed == 0 || a.seed == b.seed {
+		t.Errorf("seeds %#x and %#x", a.seed, b.seed)
 	}
 }
 
