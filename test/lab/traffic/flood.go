@@ -169,43 +169,59 @@ type SearchResult struct {
 }
 
 // Search finds the highest rate at which no more than MaxLoss of the packets are lost: it doubles until that fails, halves the
-// bracket, and then confirms in a longer trial, a little lower each time that fails. It returns ErrSearch, with the last
+// bracket, and then confirms in a longer trial, lower each time that fails. It returns ErrSearch, with the last
 // trial, if no rate was confirmed.
 func (f *Flood) Search(ctx context.Context, o SearchOptions) (SearchResult, error) {
 	return search(o, time.Now, func(rate float64, d time.Duration) (Trial, error) { return f.Trial(ctx, rate, d, o.MaxLoss) })
 }
 
-// backOff is how much lower the next confirmation is than one that failed.
-const backOff = 0.93
+const (
+	// hiccup is the loss up to which a trial that failed is given a second chance: machines stumble. More is an overload.
+	hiccup = 0.1
+	// growth is how much more a generator must have sent for a doubled rate not to be beyond it.
+	growth = 1.1
+	// patience is how often a rate may be doubled without growth.
+	patience = 2
+)
 
-// generatorShare is how much of the rate asked for a sender must have sent for the trial to be one of that rate.
-const generatorShare = 0.97
+// confirmations are the fractions of the rate found at which it is confirmed, one after the other until one holds.
+var confirmations = [...]float64{1, 0.93, 0.8, 0.6}
 
 func search(o SearchOptions, now func() time.Time, try func(rate float64, d time.Duration) (Trial, error)) (SearchResult, error) {
 	var r SearchResult
 	deadline := now().Add(o.Budget)
-	lo, hi := 0.0, 0.0 // carried, and not; 0 is not known yet
-	rate := o.Start
-	limited := false
-	for now().Before(deadline) && rate >= o.Lowest && (lo == 0 || hi == 0 || hi/lo > 1+o.Precision) {
-		t, err := try(rate, o.Probe)
+	probe := func(rate float64) (t Trial, carried bool, err error) {
+		for range 2 {
+			if t, err = try(rate, o.Probe); err != nil {
+				return t, false, err
+			}
+			r.Trials++
+			if carried = t.Loss() <= o.MaxLoss; carried || t.Loss() > hiccup || !now().Before(deadline) {
+				break
+			}
+		}
+		return t, carried, nil
+	}
+	lo, hi := 0.0, 0.0 // rates asked for that were carried, and not; 0 is not known yet
+	sent := 0.0        // the most that was really sent and carried
+	idle := 0          // how often the rate was doubled in vain
+	for rate := o.Start; now().Before(deadline) && rate >= o.Lowest; {
+		t, carried, err := probe(rate)
 		if err != nil {
 			return r, err
 		}
-		r.Trials++
-		switch carried, whole := t.Loss() <= o.MaxLoss, t.Offered() >= generatorShare*rate || t.Aborted; {
-		case carried && whole:
+		if carried {
 			lo = rate
-			limited = false
-		case carried: // all that the generator gave
-			lo = max(lo, t.Offered())
-			hi, limited = lo, true
-		default:
-			hi = rate
-			limited = false
+			if t.Offered() < growth*sent && hi == 0 {
+				idle++
+			} else {
+				idle = 0
+			}
+			sent = max(sent, t.Offered())
+		} else {
+			hi, idle = rate, 0
 		}
 		switch {
-		case limited:
 		case hi == 0:
 			rate = 2 * lo
 		case lo == 0:
@@ -213,27 +229,29 @@ func search(o SearchOptions, now func() time.Time, try func(rate float64, d time
 		default:
 			rate = (lo + hi) / 2
 		}
-	}
-	if lo == 0 {
-		lo = rate
-	}
-	r.Bracketed = !limited && hi != 0 && hi/lo <= 1+2*o.Precision
-	// The confirmation outlasts the budget by as much as it needs, but not for ever.
-	for range 6 {
-		if lo < o.Lowest {
+		if r.Bracketed = lo != 0 && hi != 0 && hi/lo <= 1+o.Precision; r.Bracketed || idle == patience {
 			break
 		}
-		t, err := try(lo, o.Confirm)
+	}
+	r.GeneratorLimited = idle == patience
+	if lo == 0 {
+		lo = o.Lowest
+	}
+	for _, lower := range confirmations {
+		rate := lo * lower
+		if rate < o.Lowest {
+			break
+		}
+		t, err := try(rate, o.Confirm)
 		if err != nil {
 			return r, err
 		}
 		r.Trials++
-		r.Trial, r.GeneratorLimited = t, limited
+		r.Trial = t
 		if t.Loss() <= o.MaxLoss {
 			return r, nil
 		}
-		limited = false
-		lo *= backOff
+		r.GeneratorLimited = false
 	}
 	return r, fmt.Errorf("%w (%.2g %%)", ErrSearch, 100*o.MaxLoss)
 }

@@ -13,6 +13,7 @@ import (
 type device struct {
 	capacity, most float64
 	shy            int // so many confirmations lose half, whatever the rate
+	stumbles       int // so many trials send half of what they were asked
 	clock          time.Time
 	confirm        time.Duration
 	lowest         float64 // of the rates tried
@@ -22,6 +23,10 @@ func (d *device) try(rate float64, length time.Duration) (Trial, error) {
 	d.clock = d.clock.Add(length + 50*time.Millisecond)
 	d.lowest = min(d.lowest, rate)
 	sent := min(rate, d.most)
+	if d.stumbles > 0 {
+		d.stumbles--
+		sent /= 2
+	}
 	carried := min(sent, d.capacity)
 	if length == d.confirm && d.shy > 0 {
 		d.shy--
@@ -66,16 +71,42 @@ func TestSearchGeneratorLimited(t *testing.T) {
 	}
 }
 
-// A confirmation that fails is tried again lower.
-func TestSearchBacksOff(t *testing.T) {
-	d := &device{capacity: 100e3, most: math.Inf(1), shy: 2}
+// A generator that stumbles, because the machine is busy, is not taken for one that can do no more.
+func TestSearchGeneratorStumbles(t *testing.T) {
+	d := &device{capacity: 300e3, most: math.Inf(1), stumbles: 2}
 	r, err := d.search(searchOptions)
-	if err != nil || r.Offered() > 100e3*backOff*backOff*1.01 || r.Offered() < 100e3*backOff*backOff*0.9 {
+	if err != nil || r.GeneratorLimited || r.Offered() < 300e3*(1-2*searchOptions.Precision) {
 		t.Errorf("%.0f: %+v %v", r.Offered(), r, err)
 	}
 }
 
-// A device that carries nothing is ErrSearch, and rates below the lowest are not tried.
+// One trial that loses a little more than it may does not end the search there.
+func TestSearchHiccup(t *testing.T) {
+	d := &device{capacity: 300e3, most: math.Inf(1)}
+	n := 0
+	d.confirm = searchOptions.Confirm
+	r, err := search(searchOptions, func() time.Time { return d.clock }, func(rate float64, length time.Duration) (Trial, error) {
+		tr, err := d.try(rate, length)
+		if n++; n == 3 {
+			tr.Unique -= tr.Unique / 20
+		}
+		return tr, err
+	})
+	if err != nil || r.Offered() < 300e3*(1-2*searchOptions.Precision) {
+		t.Errorf("%.0f: %+v %v", r.Offered(), r, err)
+	}
+}
+
+// A confirmation that fails is tried again lower.
+func TestSearchBacksOff(t *testing.T) {
+	d := &device{capacity: 100e3, most: math.Inf(1), shy: 2}
+	r, err := d.search(searchOptions)
+	if err != nil || r.Offered() > 100e3*confirmations[2]*1.01 || r.Offered() < 100e3*confirmations[2]*0.9 {
+		t.Errorf("%.0f: %+v %v", r.Offered(), r, err)
+	}
+}
+
+// A device that carries nothing is ErrSearch, with what was tried last; rates below the lowest are not tried.
 func TestSearchFindsNothing(t *testing.T) {
 	d := &device{most: math.Inf(1)}
 	_, err := d.search(searchOptions)

@@ -1,0 +1,248 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"culvert/test/lab"
+	"culvert/test/peers"
+)
+
+// Command is `culvert demo`.
+func Command() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{
+		Use:   "demo",
+		Short: "See it work: four namespaces, two gateways, a tunnel between them, measured",
+		Long: `Build host A – gateway A – gateway B – host B out of network namespaces, start two culvert gateways with an ESP tunnel
+between them, drive it with TCP, with small UDP packets and with echoes, and report what came through: goodput, packets
+per second, latency, CPU time, and every drop by its cause.
+
+It needs root and nothing else, takes about half a minute, and removes all that it made, also on ^C. Nothing outside
+its own namespaces is touched.`,
+		Example: `  sudo culvert demo
+  sudo culvert demo --transform 'rfc4106(gcm(aes))' --key-bits 256 --link esp --outer 6
+  sudo culvert demo --wire --seconds 10 --json | jq .udp64
+  sudo culvert demo --beside wireguard-go   # inside the source tree: it is built from there`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			return run(c.Context(), o, c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	o.flags(c.Flags())
+	c.RegisterFlagCompletionFunc("link", cobra.FixedCompletions(linkKinds, cobra.ShellCompDirectiveNoFileComp))
+	c.RegisterFlagCompletionFunc("beside", cobra.FixedCompletions(besides, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+var (
+	errInterrupted = errors.New("interrupted") // the cause when a signal ended the demo
+	errLeft        = errors.New("not all that the demo made could be removed")
+)
+
+func run(parent context.Context, o *options, out, status io.Writer) error {
+	if err := usable(); err != nil {
+		return err
+	}
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	defer onSignal(cancel)()
+
+	// The generator sleeps and sends on threads of its own, without telling the scheduler, which therefore needs some to spare.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(4, runtime.GOMAXPROCS(0))))
+
+	p := newProgress(status)
+	r, err := show(ctx, p, o)
+	p.end()
+	if err != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, errInterrupted) || parent.Err() != nil {
+			if errors.Is(err, errLeft) {
+				return fmt.Errorf("interrupted: %w", err)
+			}
+			return errors.New("interrupted: the demo's namespaces, processes and files are removed")
+		}
+		return err
+	}
+	if o.json {
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
+	}
+	_, err = io.WriteString(out, report(r))
+	return err
+}
+
+// usable says what is missing on this machine, and how to mend it.
+func usable() error {
+	if err := lab.Usable(); err != nil {
+		return fmt.Errorf("the demo cannot run: %w", err)
+	}
+	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	switch {
+	case err == nil:
+		return f.Close()
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("the demo cannot run: no /dev/net/tun: load the kernel module (modprobe tun), or in a container add the device (--device /dev/net/tun): %w", err)
+	default:
+		return fmt.Errorf("the demo cannot run: the gateways need /dev/net/tun: %w", err)
+	}
+}
+
+// onSignal cancels with errInterrupted on any signal that would end the process, so that everything is removed first. It
+// returns what undoes it.
+func onSignal(cancel context.CancelCauseFunc) (stop func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	// A reader of the progress or the report that went away is not to end the process either: the write fails instead.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, unix.SIGPIPE)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-signals:
+			cancel(errInterrupted)
+		case <-done:
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		signal.Stop(pipe)
+		close(done)
+	}
+}
+
+// show builds the row, runs everything in it, and removes it whatever happens.
+func show(ctx context.Context, p *progress, o *options) (r *result, err error) {
+	p.step("four namespaces: host A – gateway A – gateway B – host B")
+	row, err := lab.NewRow(rowOptions(o))
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		p.step("removing namespaces, processes and files")
+		if cerr := row.Close(); cerr != nil {
+			err = errors.Join(err, fmt.Errorf("%w: %w", errLeft, cerr))
+			return
+		}
+		p.done("done")
+		if r != nil {
+			r.Total = round(p.elapsed().Seconds(), 1)
+		}
+	}()
+	p.done(row.ID() + "-*")
+	r = &result{
+		Transform: o.transform.Name, KeyBits: o.transform.KeyBits, ICVBits: 8 * o.transform.ICVLen,
+		Link: o.link, Outer: o.outer, Inner: o.inner, Wire: o.wire, Seconds: o.seconds,
+		Machine: thisMachine(), addrs: rowAddresses(row, o),
+	}
+	// First of all what may turn out not to be possible.
+	var program string
+	if slices.Contains(o.besideNames, besideWireGuard) {
+		p.step("building wireguard-go")
+		if program, err = peers.BuildWireGuard(ctx, row.Dir()); err != nil {
+			return nil, fmt.Errorf("--beside %s: %w", besideWireGuard, err)
+		}
+		p.done("built")
+	}
+	if err := r.measureCulvert(ctx, p, row, o); err != nil {
+		return nil, err
+	}
+	for _, name := range o.besideNames {
+		b, err := measureBeside(ctx, p, row, o, name, program)
+		if err != nil {
+			return nil, fmt.Errorf("beside %s: %w", name, err)
+		}
+		b.Ratio = newRatio(r.TCP, r.UDP, *b)
+		r.Beside = append(r.Beside, *b)
+	}
+	return r, nil
+}
+
+func rowOptions(o *options) lab.RowOptions {
+	families := map[int]lab.Families{4: lab.V4, 6: lab.V6}
+	ro := lab.RowOptions{Inner: families[o.inner], Outer: families[o.outer], Wire: o.wire}
+	for _, b := range o.besideNames {
+		if b == besidePlain {
+			ro.Outer |= ro.Inner // without a tunnel the outer link carries the inner family
+		}
+	}
+	return ro
+}
+
+func (r *result) measureCulvert(parent context.Context, p *progress, row *lab.Row, o *options) (err error) {
+	ctx, cancel := context.WithCancelCause(parent)
+	p.step("two culvert gateways")
+	pair, err := startGateways(ctx, cancel, row, o)
+	defer func() {
+		cancel(nil) // from here on the gateways may end
+		err = errors.Join(err, pair.stop())
+	}()
+	if err != nil {
+		return err
+	}
+	if r.setting, err = pair.spoken(); err != nil {
+		return err
+	}
+	p.done("ready")
+	m, err := measure(ctx, p, row, o, pair.pids())
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // a gateway that died, or a signal, rather than what that broke
+	}
+	if err != nil {
+		return fmt.Errorf("%w%s", err, pair.logs())
+	}
+	r.TCP, r.UDP, r.Latency, r.Machine.Others = m.tcp, m.udp, m.latency, m.others
+	p.step("the gateways' books")
+	if r.Gateways, err = pair.books(ctx); err != nil {
+		return err
+	}
+	p.done(balanceWord(r.Gateways))
+	return nil
+}
+
+// measureBeside measures another way between the same hosts. program is wireguard-go.
+func measureBeside(ctx context.Context, p *progress, row *lab.Row, o *options, name, program string) (b *besideRow, err error) {
+	if err := row.ForgetPaths(); err != nil {
+		return nil, err
+	}
+	var pids []int
+	var stop func() error
+	switch name {
+	case besidePlain:
+		p.step("plain routing, no tunnel")
+		if err := row.RoutePlainly(); err != nil {
+			return nil, err
+		}
+		stop = row.UnroutePlainly
+	case besideWireGuard:
+		p.step("two wireguard-go gateways")
+		wg, err := peers.StartWireGuard(ctx, row, program, o.outer6(), 0)
+		if err != nil {
+			return nil, err
+		}
+		pids, stop = wg.Pids(), wg.Stop
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	p.done("ready")
+	m, err := measure(ctx, p, row, o, pids)
+	if err != nil {
+		return nil, err
+	}
+	return &besideRow{Name: name, TCP: m.tcp, UDP: m.udp, Latency: m.latency}, nil
+}

@@ -1,0 +1,351 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"culvert/configs"
+	"culvert/dataplane"
+	"culvert/offload"
+	"culvert/test/lab"
+	"culvert/test/lab/traffic"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// sample is a whole result; tests change what they are about.
+func sample() *result {
+	row := func(n int, gbps, perGB float64) tcpRow { return tcpRow{n, gbps, perGB, perGB * gbps / 2, 4.001} }
+	udp := udpRow{Offered: 312.4, Delivered: 311.9, Loss: 0.0016, Within: true, Limit: limitTunnel, Reordered: 3, CPUPer: 3.21, OneWay: quantile{101.5, 480.2, 1200.9}}
+	r := &result{
+		Transform: "authenc(hmac(sha1),cbc(aes))", KeyBits: 128, ICVBits: 96, Link: "udp", Outer: 4, Inner: 4, Seconds: 4,
+		TCP: []tcpRow{row(1, 4.31, 1.24), row(4, 6.8, 1.02)}, UDP: udp,
+		Latency: latencyRow{quantile{112.3, 240.1, 512.9}, 800.1, 3512, 0},
+		Gateways: []gatewayRow{
+			{Name: "A", In: 12345678, Out: 12345676, Drops: map[string]uint64{dataplane.CauseNoPolicy.String(): 2}, Balanced: true, Kernel: kernelDrops{TUN: 4711}},
+			{Name: "B", In: 12340967, Out: 12340967, Drops: map[string]uint64{}, Balanced: true},
+		},
+		Machine: machine{"Intel(R) Atom(TM) CPU C2558 @ 2.40GHz", 4, "6.12.0", "go1.26.0", 0},
+		Total:   24.3,
+		addrs:   addresses{"10.1.0.2", "10.1.0.1", "192.0.2.1", "192.0.2.2", "10.2.0.1", "10.2.0.2"},
+		setting: gatewaySpoken{"soft", 0, 1422},
+	}
+	return r
+}
+
+// The report as a person reads it, in the cases in which it says something else.
+func TestReport(t *testing.T) {
+	quiet := sample()
+	quiet.Gateways[0].Drops, quiet.Gateways[0].Kernel = map[string]uint64{}, kernelDrops{}
+
+	wire := sample()
+	wire.Link, wire.Outer, wire.Inner, wire.Wire, wire.Transform, wire.KeyBits = "esp", 6, 6, true, "authenc(hmac(sha256),ecb(cipher_null))", 0
+	wire.addrs = addresses{"fd00:1::2", "fd00:1::1", "2001:db8::1", "2001:db8::2", "fd00:2::1", "fd00:2::2"}
+	wire.setting.workers = 2
+	wire.UDP.Within = false
+	wire.Gateways[1].Balanced, wire.Gateways[1].Kernel.Socket = false, 9
+	wire.Machine.Others = 1.36
+
+	besides := sample()
+	wg := besideRow{Name: besideWireGuard, TCP: []tcpRow{{1, 1.22, 8.2, 5, 4}, {4, 1.7, 8.1, 6.9, 4}}, UDP: udpRow{Delivered: 30.1, Within: true, Limit: limitTunnel}, Latency: latencyRow{quantile: quantile{P50: 190}}}
+	plain := besideRow{Name: besidePlain, TCP: []tcpRow{{1, 11, 0, 0, 4}, {4, 10.5, 0, 0, 4}}, UDP: udpRow{Delivered: 700.5, Within: true, Limit: limitGenerator}, Latency: latencyRow{quantile: quantile{P50: 20}}}
+	for _, b := range []besideRow{wg, plain} {
+		b.Ratio = newRatio(besides.TCP, besides.UDP, b)
+		besides.Beside = append(besides.Beside, b)
+	}
+
+	for name, r := range map[string]*result{"udp4": sample(), "quiet": quiet, "wire-esp6": wire, "beside": besides} {
+		t.Run(name, func(t *testing.T) { golden(t, name+".txt", report(r)) })
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s (-want +got; go test -update writes it):\n%s", path, d)
+	}
+}
+
+// The document has the keys that programs read, with the types they expect.
+func TestJSON(t *testing.T) {
+	b, err := json.Marshal(sample())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Transform string  `json:"transform"`
+		KeyBits   int     `json:"key_bits"`
+		Link      string  `json:"link"`
+		Wire      *bool   `json:"wire"`
+		Seconds   float64 `json:"seconds"`
+		TCP       []struct {
+			Streams int     `json:"streams"`
+			Gbps    float64 `json:"gbps"`
+			CPU     float64 `json:"gateway_cpu_s_per_gb"`
+		} `json:"tcp"`
+		UDP struct {
+			Offered   float64 `json:"offered_kpps"`
+			Delivered float64 `json:"delivered_kpps"`
+			Loss      float64 `json:"loss"`
+		} `json:"udp64"`
+		Latency  struct{ P50, P99, P999 float64 } `json:"latency_us"`
+		Gateways []struct {
+			Name     string
+			In, Out  uint64
+			Drops    map[string]uint64
+			Balanced bool
+		}
+	}
+	if err := json.Unmarshal(b, &doc); err != nil {
+		t.Fatal(err)
+	}
+	r := sample()
+	if doc.Transform != r.Transform || doc.KeyBits != 128 || doc.Link != "udp" || doc.Wire == nil || *doc.Wire || doc.Seconds != 4 {
+		t.Errorf("%+v", doc)
+	}
+	if len(doc.TCP) != 2 || doc.TCP[1].Streams != 4 || doc.TCP[1].Gbps != 6.8 || doc.TCP[1].CPU != 1.02 {
+		t.Errorf("%+v", doc.TCP)
+	}
+	if doc.UDP.Offered != 312.4 || doc.UDP.Delivered != 311.9 || doc.UDP.Loss != 0.0016 {
+		t.Errorf("%+v", doc.UDP)
+	}
+	if doc.Latency.P50 != 112.3 || doc.Latency.P99 != 240.1 || doc.Latency.P999 != 512.9 {
+		t.Errorf("%+v", doc.Latency)
+	}
+	if len(doc.Gateways) != 2 || doc.Gateways[0].Name != "A" || doc.Gateways[0].In != 12345678 || doc.Gateways[0].Out != 12345676 || doc.Gateways[0].Drops["no-policy"] != 2 || !doc.Gateways[0].Balanced {
+		t.Errorf("%+v", doc.Gateways)
+	}
+	if !bytes.Contains(b, []byte(`"drops":{}`)) {
+		t.Error("a gateway without drops has no object for them")
+	}
+}
+
+// Figures that were measured become the rows they should.
+func TestRows(t *testing.T) {
+	tcp := newTCPRow(traffic.TCPResult{Streams: 4, Bytes: 2e9, Wall: 4 * time.Second, CPU: traffic.CPU{User: time.Second, Sys: 2 * time.Second}})
+	if d := cmp.Diff(tcpRow{4, 4, 1.5, 3, 4}, tcp); d != "" {
+		t.Error(d)
+	}
+	s := traffic.SearchResult{Trial: traffic.Trial{Sent: 1000, Wall: time.Second, Received: traffic.Received{Unique: 998, Duplicates: 1, Reordered: 2}, CPU: traffic.CPU{User: 4990 * time.Microsecond}}}
+	want := udpRow{Offered: 1, Delivered: 1, Loss: 0.002, Within: true, Limit: limitTime, Duplicates: 1, Reordered: 2, CPUPer: 5}
+	if d := cmp.Diff(want, newUDPRow(s, true)); d != "" {
+		t.Error(d)
+	}
+	s.Bracketed = true
+	if got := newUDPRow(s, true).Limit; got != limitTunnel {
+		t.Error(got)
+	}
+	s.GeneratorLimited = true
+	if got := newUDPRow(s, true).Limit; got != limitGenerator {
+		t.Error(got)
+	}
+	// Nothing arrived: no division by zero, which JSON could not express.
+	if _, err := json.Marshal(newUDPRow(traffic.SearchResult{Trial: traffic.Trial{Sent: 10, Wall: time.Second}}, false)); err != nil {
+		t.Error(err)
+	}
+	l := newLatencyRow(traffic.PingResult{Sent: 5, Received: 4, RTT: traffic.Latency{Samples: 4, P50: 1234567, P99: 2 * time.Millisecond, P999: 3 * time.Millisecond, Max: 4 * time.Millisecond}})
+	if d := cmp.Diff(latencyRow{quantile{1234.6, 2000, 3000}, 4000, 4, 1}, l, cmp.AllowUnexported(latencyRow{})); d != "" {
+		t.Error(d)
+	}
+	if r := newRatio(sample().TCP, sample().UDP, besideRow{TCP: []tcpRow{{Gbps: 4}, {}}, UDP: udpRow{Delivered: 100}}); !slices.Equal(r.TCP, []float64{1.08, 0}) || r.UDP != 3.12 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Every transform over every link and family gives two configurations that the gateway accepts, without a warning about anything but the
+// transform, and whose two ends fit each other.
+func TestConfigurations(t *testing.T) {
+	for _, tr := range offload.Transforms() {
+		for _, link := range linkKinds {
+			for _, v6 := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s/%v", tr.ID(), link, v6), func(t *testing.T) {
+					aToB, err := newSA(tr)
+					if err != nil {
+						t.Fatal(err)
+					}
+					bToA, err := newSA(tr)
+					if err != nil {
+						t.Fatal(err)
+					}
+					wanA, wanB := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+					family := 0
+					if v6 {
+						wanA, wanB, family = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2"), 1
+					}
+					base := gatewayConfig{StateDir: "/run/x.state", Socket: "/run/x.sock", Workers: 1, Link: link, Transform: tr}
+					a, b := base, base
+					a.Local, a.Remote, a.LocalNet, a.RemoteNet, a.Out, a.In = wanA, wanB, lab.LANA[family], lab.LANB[family], aToB, bToA
+					b.Local, b.Remote, b.LocalNet, b.RemoteNet, b.Out, b.In = wanB, wanA, lab.LANB[family], lab.LANA[family], bToA, aToB
+					ca, cb := load(t, &a), load(t, &b)
+					ta, tb := ca.Tunnels[0], cb.Tunnels[0]
+					if ta.Transform.Name != tr.Name || ta.Transform.KeyBits != tr.KeyBits || ta.Link.String() != link || ca.Workers != 1 || ca.Metrics.Listen != "" {
+						t.Errorf("%+v", ta)
+					}
+					if ta.Out.SPI != tb.In.SPI || !ta.Out.Keys.Enc.Equal(tb.In.Keys.Enc) || !ta.Out.Keys.Auth.Equal(tb.In.Keys.Auth) || ta.Out.SPI == ta.In.SPI {
+						t.Error("the two ends do not have the same SAs")
+					}
+					if ta.Local != tb.Remote || ta.LocalSubnets[0] != tb.RemoteSubnets[0] {
+						t.Error("the two ends do not face each other")
+					}
+				})
+			}
+		}
+	}
+}
+
+func load(t *testing.T, g *gatewayConfig) *configs.Config {
+	t.Helper()
+	var text bytes.Buffer
+	if err := configTemplate.Execute(&text, g); err != nil {
+		t.Fatal(err)
+	}
+	shown := text.String()
+	c, err := configs.LoadBytes("demo.toml", text.Bytes())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, shown)
+	}
+	for _, w := range c.Warnings {
+		if w.Key != "tunnel.demo.transform" {
+			t.Errorf("warning: %v", w)
+		}
+	}
+	return c
+}
+
+// A wrong flag is named, and what it may be is listed.
+func TestOptions(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"", ""},
+		{"--transform rfc4106(gcm(aes)) --key-bits 256 --link esp --outer 6 --inner 6 --wire --seconds 0.5 --beside plain,wireguard-go --workers 2", ""},
+		{"--transform rfc4106(gcm(aes) ", "rfc7539esp(chacha20,poly1305)"},
+		{"--key-bits 100", "it has 128, 192, 256"},
+		{"--link tcp", "udp, esp"},
+		{"--outer 5", "--outer 5: write one of 4, 6"},
+		{"--inner 0", "--inner 0: write one of 4, 6"},
+		{"--seconds 0", "0.5 to 3600"},
+		{"--seconds NaN", "0.5 to 3600"},
+		{"--seconds Inf", "0.5 to 3600"},
+		{"--beside plain,openvpn", "plain, wireguard-go"},
+		{"--workers -1", "0 to 256"},
+	} {
+		o := &options{}
+		f := pflag.NewFlagSet("demo", pflag.ContinueOnError)
+		o.flags(f)
+		if err := f.Parse(strings.Fields(c.args)); err != nil {
+			t.Fatal(err)
+		}
+		switch err := o.check(); {
+		case c.want == "" && err != nil:
+			t.Errorf("%q: %v", c.args, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%q: %v; it does not say %q", c.args, err, c.want)
+		}
+	}
+}
+
+// What a failed gateway last said is in the error.
+func TestGatewayFailure(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	g := &gateway{name: "B", log: path}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.failure("it ended", nil); err.Error() != "gateway B: it ended; its log is empty" {
+		t.Error(err)
+	}
+	var log strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&log, "line %d\n", i)
+	}
+	if err := os.WriteFile(path, []byte(log.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := g.failure("it ended", errors.New("badly"))
+	if s := err.Error(); !strings.HasPrefix(s, "gateway B: it ended: badly; the end of its log:\n    line 75\n") || !strings.HasSuffix(s, "\n    line 99") {
+		t.Error(s)
+	}
+}
+
+// The environment of a gateway does not lead it to whatever manages the demo.
+func TestWithout(t *testing.T) {
+	got := without([]string{"PATH=/bin", "NOTIFY_SOCKET=/run/n", "NOTIFY_SOCKETS=2", "LISTEN_FDS=1"}, "NOTIFY_SOCKET", "LISTEN_FDS")
+	if d := cmp.Diff([]string{"PATH=/bin", "NOTIFY_SOCKETS=2"}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// Progress that is cut off ends its line.
+func TestProgress(t *testing.T) {
+	var b strings.Builder
+	p := newProgress(&b)
+	p.step("one")
+	p.done("well")
+	p.step("two")
+	p.step("three")
+	p.end()
+	p.end()
+	var said []string
+	for line := range strings.Lines(b.String()) {
+		_, rest, _ := strings.Cut(line, "s  ")
+		said = append(said, rest)
+	}
+	if d := cmp.Diff([]string{"one … well\n", "two … \n", "three … \n"}, said); d != "" {
+		t.Error(d)
+	}
+}
+
+// A demo that is cancelled before it began leaves nothing and says that it was interrupted.
+func TestRunCancelled(t *testing.T) {
+	if err := usable(); err != nil {
+		t.Skip(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	o := &options{}
+	f := pflag.NewFlagSet("demo", pflag.ContinueOnError)
+	o.flags(f)
+	if err := o.check(); err != nil {
+		t.Fatal(err)
+	}
+	var out, status strings.Builder
+	if err := run(ctx, o, &out, &status); err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") || out.Len() > 0 {
+		t.Errorf("%v\n%s%s", err, out.String(), status.String())
+	}
+	assertNothingLeft(t)
+}
+
+// assertNothingLeft checks that no lab of this process, or of the process given, is left.
+func assertNothingLeft(t *testing.T, pids ...int) {
+	t.Helper()
+	for _, pid := range append(pids, os.Getpid()) {
+		for _, pattern := range []string{"/run/netns/culvert-%d-*", "/run/culvert-lab/%d-*"} {
+			if left, err := filepath.Glob(fmt.Sprintf(pattern, pid)); err != nil || len(left) > 0 {
+				t.Errorf("left: %v %v", left, err)
+			}
+		}
+	}
+}
