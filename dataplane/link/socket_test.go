@@ -162,7 +162,8 @@ func TestSendReceive(t *testing.T) {
 				add(0, 1400, many(46, 1400, 300)...)
 				add(0, 1400, 1400) // one datagram that is said to be several
 				add(0, 88, many(64, 88, 88)...)
-				add(0, 24, many(150, 24, 24)...) // more than the kernel cuts at once
+				add(0, 24, many(150, 24, 24)...)     // more than the kernel cuts at once
+				add(0, 1400, many(60, 1400, 700)...) // more bytes than it takes at once
 				add(0, 0, 1440)
 				send(t, p.a.NewWriter(), msgs...)
 				got := rx.take(len(want))
@@ -270,6 +271,11 @@ func TestLargeDatagram(t *testing.T) {
 					if got := rx.take(1)[0]; !bytes.Equal(got.Buf, d) {
 						t.Fatalf("%d bytes came as %d, or changed", len(d), len(got.Buf))
 					}
+				}
+				// Two of which no super-packet could hold both.
+				send(t, w, TxMsg{To: p.addrB, Buf: append(want[3], want[3][:9000]...), SegSize: 60000, Fragment: true})
+				if got := rx.take(2); !bytes.Equal(got[0].Buf, want[3]) || !bytes.Equal(got[1].Buf, want[3][:9000]) {
+					t.Error("two large ones changed")
 				}
 			})
 		}
