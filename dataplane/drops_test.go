@@ -43,7 +43,7 @@ func outwards(change shape, prepare func(w *world, tn *tunnel), packets ...[]byt
 func refused(err error) func(*testing.T) (func() Counters, int) {
 	return func(t *testing.T) (func() Counters, int) {
 		w := newWorld(t, plan{outer: func(wire, s int, o link.Outer) link.Outer {
-			return &recorder{Outer: o, fail: func(m *link.TxMsg) (error, int) { return err, m.Datagrams() - 1 }}
+			return &recorder{Outer: o, fail: func(m *link.TxMsg) { m.Err, m.Failed = err, m.Datagrams()-1 }}
 		}})
 		w.tunnel(1, udp4, cbcSHA1, nil)
 		p := probe(1)

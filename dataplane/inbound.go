@@ -36,6 +36,7 @@ type inbound struct {
 	rx     *rxBatch // being taken apart, or nil
 	msg    int      // the message of rx in hand
 	off    int      // the offset in it
+	more   bool     // rx came full: more was waiting
 	merge  coalescer
 	flow   sa.Flow
 	books  books
@@ -105,6 +106,7 @@ func (l *inbound) fill(i int, wait bool) (full bool, err error) {
 			return false, err
 		}
 		l.rx, l.msg, l.off = rx, 0, 0
+		l.more = len(rx.Msgs) == cap(rx.Msgs)
 	}
 	b.rx, b.snap = l.rx, l.db.Acquire()
 	l.rx.users++
@@ -112,7 +114,7 @@ func (l *inbound) fill(i int, wait bool) (full bool, err error) {
 		full = l.take(&l.rx.Msgs[l.msg], b, jobs)
 	}
 	if l.msg == len(l.rx.Msgs) {
-		l.rx = nil
+		l.rx, full = nil, full || l.more
 	}
 	l.refused.flush()
 	if len(b.jobs) == 0 {

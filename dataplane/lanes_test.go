@@ -138,7 +138,7 @@ type recorder struct {
 	link.Outer
 	mu   sync.Mutex
 	msgs []link.TxMsg
-	fail func(m *link.TxMsg) (err error, failed int)
+	fail func(m *link.TxMsg)
 }
 
 func (r *recorder) NewWriter() link.OuterWriter { return &recordingWriter{r, r.Outer.NewWriter()} }
@@ -159,7 +159,7 @@ func (w *recordingWriter) Send(msgs []link.TxMsg) error {
 	err := w.w.Send(msgs)
 	if w.r.fail != nil {
 		for i := range msgs {
-			msgs[i].Err, msgs[i].Failed = w.r.fail(&msgs[i])
+			w.r.fail(&msgs[i])
 		}
 	}
 	return err

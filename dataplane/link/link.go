@@ -154,8 +154,8 @@ func (m *RxMsg) Datagrams() int { return datagrams(len(m.Buf), m.SegSize) }
 // RxBatch is what one Recv fills. Its buffers are the reader's or the kernel's: they are valid until the next Recv with
 // the same batch, so a reader of provided buffers (io_uring, AF_XDP) gives them back there.
 type RxBatch struct {
-	Msgs  []RxMsg
-	State any // of the reader that made it
+	Msgs  []RxMsg // its capacity is what one Recv can bring
+	State any     // of the reader that made it
 }
 
 // OuterReader receives.
