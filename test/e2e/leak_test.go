@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"culvert/test/judge"
+	"culvert/test/lab"
+)
+
+// Hosts on both sides send all the time, and the gateways would route it plainly to each other. From the moment that a gateway says
+// that it serves, nothing of it is ever in the clear on the wire: not while it runs, not after SIGTERM, not after kill -9, not while it
+// starts again, and not when the other one dies. Where no gateway has ever run, it is: so the test would see it.
+func TestNothingInTheClear(t *testing.T) {
+	for _, link := range []string{"udp", "esp"} {
+		t.Run(link, func(t *testing.T) {
+			judge.Need(t, "ping")
+			w := newRow(t, lab.RowOptions{Wire: true})
+			if err := w.RoutePlainly(); err != nil {
+				t.Fatal(err)
+			}
+			flood := func(from, to *lab.End, v6 bool) *lab.Process {
+				p, _, _ := background(t, from.NS, "ping", "-n", "-i", "0.005", "-W", "1", "-p", fmt.Sprintf("%x", mark), to.Addr(v6).String())
+				return p
+			}
+			before := startCapture(t, w.GatewayB, lab.WANDevice)
+			floods := []*lab.Process{flood(w.EthA, w.EthB, false), flood(w.EthA, w.EthB, true), flood(w.EthB, w.EthA, false), flood(w.EthB, w.EthA, true)}
+			for _, v6 := range []bool{false, true} {
+				ping(t, w.HostA, w.EthB.Addr(v6), 5)
+			}
+			clear := 0
+			for _, p := range before.stop() {
+				if strings.Contains(string(p), mark) {
+					clear++
+				}
+			}
+			if clear == 0 {
+				t.Fatal("without a gateway nothing is in the clear: the test would see nothing")
+			}
+
+			w.configure("", ordinary("office", link, false, gcm))
+			w.start()
+			c := startCapture(t, w.GatewayB, lab.WANDevice)
+			served := func() {
+				t.Helper()
+				for _, v6 := range []bool{false, true} {
+					until(t, fmt.Sprintf("IPv%d passes the tunnel", version(v6)), func() bool {
+						_, err := output(t, w.HostA, "ping", "-n", "-c", "1", "-W", "1", w.EthB.Addr(v6).String())
+						return err == nil
+					})
+				}
+			}
+			// undelivered wants the hosts to send while the gateway is down: every one of these is refused or vanishes.
+			undelivered := func(g *gateway) {
+				t.Helper()
+				from, to := w.EthA, w.EthB
+				if g.side == 1 {
+					from, to = to, from
+				}
+				for _, v6 := range []bool{false, true} {
+					if out, err := output(t, from.NS, "ping", "-n", "-c", "20", "-i", "0.01", "-W", "1", "-p", fmt.Sprintf("%x", mark), to.Addr(v6).String()); err == nil {
+						t.Errorf("IPv%d passes although %s is down: %s", version(v6), g.ns.Role(), out)
+					}
+				}
+			}
+			served()
+			w.balance()
+			for _, g := range []*gateway{w.a, w.b} {
+				for _, end := range []struct {
+					how string
+					do  func()
+				}{{"kill -9", g.kill}, {"SIGTERM", g.stop}} {
+					end.do()
+					undelivered(g)
+					g.launch()
+					g.ready()
+					served()
+					if t.Failed() {
+						t.Fatalf("after %s of %s", end.how, g.ns.Role())
+					}
+				}
+			}
+			w.a.kill()
+			w.b.kill()
+			undelivered(w.a)
+			for _, p := range floods {
+				if err := syscall.Kill(p.Pid(), syscall.SIGINT); err != nil {
+					t.Error(err)
+				}
+				<-p.Done()
+			}
+			if n := onlyESP(t, c.stop(), mark); n < 1000 {
+				t.Errorf("only %d ESP packets were on the wire: the hosts did not send all the time", n)
+			}
+
+			// The guard stays until it is removed by hand.
+			if out := must(t, w.GatewayA, program, "guard", "show"); strings.HasPrefix(out, "rules 0,") {
+				t.Errorf("no guard stands after the gateway was killed: %s", out)
+			}
+			must(t, w.GatewayA, program, "guard", "remove")
+			must(t, w.GatewayB, program, "guard", "remove")
+			if out := must(t, w.GatewayA, program, "guard", "show"); !strings.HasPrefix(out, "rules 0, routes 0") {
+				t.Errorf("after its removal: %s", out)
+			}
+			ping(t, w.HostA, w.EthB.Addr(false), 2)
+		})
+	}
+}

@@ -1,0 +1,136 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"culvert/test/lab"
+)
+
+// status, sa list and policy list tell the truth, in text and in JSON: what was sent is what they count, sums and states agree, and no
+// key is in anything that the gateway prints or logs.
+func TestStatus(t *testing.T) {
+	w := newRow(t, lab.RowOptions{Outer: lab.V4})
+	office := ordinary("office", "udp", false, cbcSHA256)
+	w.configure("[log]\nlevel = \"debug\"\n", office)
+	w.start()
+	ping(t, w.HostA, w.EthB.Addr(false), 7)
+	ping(t, w.HostA, w.EthB.Addr(true), 4)
+	// An empty datagram, one without SA, and a keepalive.
+	for _, datagram := range []string{"", "\x12\x34\x56\x78: there is no SA with this SPI", "\xff"} {
+		conn, err := w.GatewayA.Dial(context.Background(), "udp", netip.AddrPortFrom(w.WanB.Addr(false), 4500).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write([]byte(datagram)); err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+	w.b.until("the datagrams have arrived", func() bool { d := w.b.status().drops(); return d["no-state"]+d["keepalive"]+d["runt"] == 3 })
+	w.balance()
+
+	a, b := w.a.status(), w.b.status()
+	if !a.Balanced || !b.Balanced || a.PID != w.a.proc.Pid() || a.Tunnels != 1 {
+		t.Errorf("status: %+v", a)
+	}
+	if got := b.drops(); got["no-state"] != 1 || got["keepalive"] != 1 || got["runt"] != 1 {
+		t.Errorf("drops %v, want one no-state, one keepalive and one runt", got)
+	}
+	w.onlyDrops("no-state", "keepalive", "runt")
+	for _, c := range []struct {
+		g         *gateway
+		direction string
+		spi       uint32
+	}{{w.a, "out", office.spi}, {w.b, "in", office.spi}, {w.b, "out", office.spi + 1}, {w.a, "in", office.spi + 1}} {
+		s := c.g.association("office", c.direction)
+		if s.SPI != fmt.Sprintf("0x%08x", c.spi) || s.Packets != 11 || s.Sequence != 11 || s.Bytes == 0 || s.Duplicates+s.TooOld+s.BadICV != 0 {
+			t.Errorf("%s, %s: %+v, want SPI 0x%08x with 11 packets", c.g.ns.Role(), c.direction, s, c.spi)
+		}
+	}
+
+	text := w.b.ask("status")
+	asJSON := w.b.ask("status", "--json") + w.b.ask("sa", "list", "--json")
+	for _, want := range []string{
+		`(?m)^culvert .*pid \d+`, `tunnels: 1`, `(?m)^tun\s+culvert0, MTU 1422`, `(?m)^link\s+udp4 on 192\.0\.2\.2:4500`,
+		`(?m)^\s*outbound\s+1\d\s+11\s+\d\s+0\s.*yes`, `(?m)^\s*inbound udp4\s+14\s+11\s+3\s+0\s.*yes`,
+		`(?m)^1\s+inbound udp4\s+no-state\s+\S`, `(?m)^1\s+inbound udp4\s+keepalive\s+\S`,
+	} {
+		if !regexp.MustCompile(want).MatchString(text) {
+			t.Errorf("status does not match %s:\n%s", want, text)
+		}
+	}
+	sas := w.a.ask("sa", "list")
+	for _, want := range []string{"office  out  0xc0001000", "office  in  0xc0001001", "192.0.2.1:4500 → 192.0.2.2:4500", "authenc(hmac(sha256),cbc(aes)), 128-bit key, 128-bit ICV", "sequence 11, packets 11", "duplicates 0, too old 0, bad ICV 0"} {
+		if !strings.Contains(sas, want) {
+			t.Errorf("sa list does not say %q:\n%s", want, sas)
+		}
+	}
+	policies := w.a.ask("policy", "list")
+	for _, want := range []string{"10.1.0.0/24", "10.2.0.0/24", "fd00:1::/64", "fd00:2::/64", "protect", "0xc0001000"} {
+		if !strings.Contains(policies, want) {
+			t.Errorf("policy list does not say %q:\n%s", want, policies)
+		}
+	}
+	var rows []struct{ Name, Direction, Selector, Action, SA string }
+	if err := json.Unmarshal([]byte(w.a.ask("policy", "list", "--json")), &rows); err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, r := range rows {
+		count[r.Direction+" "+r.Action]++
+	}
+	if count["out protect"] != 2 || count["in protect"] != 2 || len(rows) != 4 {
+		t.Errorf("policies: %+v", rows)
+	}
+
+	w.a.stop()
+	w.b.stop()
+	everything := text + sas + policies + asJSON + w.a.log() + w.b.log()
+	for _, key := range append(w.a.secrets, w.b.secrets...) {
+		if strings.Contains(strings.ToLower(everything), key) || strings.Contains(strings.ToLower(everything), key[:16]) {
+			t.Errorf("the key %s… is in what the gateways printed", key[:4])
+		}
+	}
+
+	// Nobody answers any more: the commands say so, with what to do.
+	out, err := w.a.culvert("status", "--control", w.a.control)
+	if exitCode(err) != 1 || !strings.Contains(out, w.a.control) || !strings.Contains(out, "culvert run") {
+		t.Errorf("status of a gateway that is not there: %v: %s", err, out)
+	}
+}
+
+// check and run refuse a bad configuration with its place, and a good one with a warning is only warned of.
+func TestCheck(t *testing.T) {
+	dir := t.TempDir()
+	file := dir + "/culvert.toml"
+	for _, c := range []struct {
+		text   string
+		status int
+		says   []string
+	}{
+		{"", 0, []string{"tunnels 0"}},
+		{"[tun]\nnmae = \"x\"\n", 1, []string{file + ":2:1", "nmae", "name"}},
+		{"[tun\n", 1, []string{file + ":1:"}},
+	} {
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(program, "check", "-c", file).CombinedOutput()
+		if exitCode(err) != c.status {
+			t.Errorf("check of %q: %v: %s", c.text, err, out)
+		}
+		for _, s := range c.says {
+			if !strings.Contains(string(out), s) {
+				t.Errorf("check of %q does not say %q: %s", c.text, s, out)
+			}
+		}
+	}
+}
