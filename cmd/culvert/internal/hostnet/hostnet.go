@@ -33,6 +33,10 @@ const (
 	// Mark is the fwmark of the gateway's own ESP packets.
 	Mark = 0x4303
 
+	// tunQueue is the TUN's queue in packets or super-packets: what arrives while a lane is away from its processor for a
+	// few milliseconds. The usual 500 overflow at a few hundred thousand packets a second.
+	tunQueue = 2000
+
 	protocol = 143 // of our routes and rules (rtnetlink(7) rtm_protocol), so that nobody else's are touched
 
 	prefMark    = 200
@@ -79,6 +83,11 @@ func Apply(p Plan) error {
 	for _, a := range p.Addresses {
 		if err := netlink.AddrReplace(l, &netlink.Addr{IPNet: ipnet(a, true), Flags: unix.IFA_F_NODAD}); err != nil {
 			return fmt.Errorf("hostnet: give %s the address %s: %w", p.TUN, a, err)
+		}
+	}
+	if l.Attrs().TxQLen < tunQueue {
+		if err := netlink.LinkSetTxQLen(l, tunQueue); err != nil {
+			return fmt.Errorf("hostnet: lengthen the queue of %s: %w", p.TUN, err)
 		}
 	}
 	if err := netlink.LinkSetUp(l); err != nil {

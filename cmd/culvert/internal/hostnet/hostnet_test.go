@@ -123,6 +123,9 @@ func TestRoutesAndGuard(t *testing.T) {
 	if out := ip(t, "route show table 4303 10.2.0.0/16"); !strings.Contains(out, "mtu 1422") || !strings.Contains(out, "src 10.1.0.1") {
 		t.Errorf("the route lacks the tunnel's MTU or source:\n%s", out)
 	}
+	if l, err := netlink.LinkByName("culvert0"); err != nil || l.Attrs().TxQLen != tunQueue {
+		t.Errorf("the TUN's queue has %d places (%v), want %d", l.Attrs().TxQLen, err, tunQueue)
+	}
 	before := dump(t)
 	if err := Apply(p); err != nil {
 		t.Fatal("again:", err)
