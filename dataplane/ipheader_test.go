@@ -124,6 +124,7 @@ func TestParseFlow(t *testing.T) {
 		{"v6 first fragment, more headers", ipv6(17, portsBody, fragment(0, true), destOptions), ports(17)},
 		{"v6 middle fragment", ipv6(17, portsBody, fragment(8, true)), want{proto: 17, later: true}},
 		{"v6 last fragment", ipv6(6, []byte{1}, fragment(1480, false)), want{proto: 6, later: true}},
+		{"v6 last fragment that just fits", ipv6(17, make([]byte, 7), fragment(0xfff8, false)), want{proto: 17, later: true}},
 		{"v6 later fragment of options", ipv6(60, portsBody, fragment(1480, true)), want{proto: 60, later: true}},
 		{"v6 later fragment behind options", ipv6(17, portsBody, hopByHop, fragment(1480, true)), want{proto: 17, later: true}},
 	} {
