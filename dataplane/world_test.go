@@ -433,11 +433,13 @@ func sameFlows(t testing.TB, got, want [][]byte) {
 
 // sealer makes ESP packets as an engine with an SA's key would, of anything.
 type sealer struct {
-	tb   testing.TB
-	tr   *offload.Transform
-	spi  uint32
-	lane offload.Lane
-	ses  offload.Session
+	tb    testing.TB
+	tr    *offload.Transform
+	spi   uint32
+	lane  offload.Lane
+	ses   offload.Session
+	burst offload.Burst
+	job   [1]offload.Job
 }
 
 // sealer makes one that speaks for the site that sends.
@@ -460,16 +462,22 @@ func (s *sealer) seal(seq uint64, next byte, payload []byte) []byte {
 
 // sealRaw makes one of all that is encrypted: payload, padding, pad length, next header.
 func (s *sealer) sealRaw(seq uint64, plain []byte) []byte {
-	esp := make([]byte, s.tr.HeaderLen()+len(plain)+s.tr.ICVLen)
+	return s.sealInto(make([]byte, s.tr.HeaderLen()+len(plain)+s.tr.ICVLen), seq, plain)
+}
+
+// sealInto is sealRaw into memory that is there.
+func (s *sealer) sealInto(buf []byte, seq uint64, plain []byte) []byte {
+	esp := buf[:s.tr.HeaderLen()+len(plain)+s.tr.ICVLen]
 	binary.BigEndian.PutUint32(esp, s.spi)
 	binary.BigEndian.PutUint32(esp[4:], uint32(seq))
 	if s.tr.IVLen > 0 {
 		binary.BigEndian.PutUint64(esp[s.tr.HeaderLen()-8:], seq)
 	}
 	copy(esp[s.tr.HeaderLen():], plain)
-	b := offload.Burst{Dir: offload.Seal, Jobs: []offload.Job{{Session: s.ses, ESP: esp, SeqHi: uint32(seq >> 32)}}}
-	if err := offload.Do(s.lane, &b); err != nil || b.Jobs[0].Status != offload.OK {
-		s.tb.Fatal(err, b.Jobs[0].Status)
+	s.job[0] = offload.Job{Session: s.ses, ESP: esp, SeqHi: uint32(seq >> 32)}
+	s.burst = offload.Burst{Dir: offload.Seal, Jobs: s.job[:]}
+	if err := offload.Do(s.lane, &s.burst); err != nil || s.job[0].Status != offload.OK {
+		s.tb.Fatal(err, s.job[0].Status)
 	}
 	return esp
 }
