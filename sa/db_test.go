@@ -460,10 +460,13 @@ func TestLanesAndWriter(t *testing.T) {
 					return err
 				}
 			}
-			if _, ok := tx.Policy(Out, "p"); !ok {
-				if err := tx.AddPolicy(Policy{Name: "p", Action: Protect, Reqid: 7}); err != nil {
+			name := fmt.Sprint(round % 3) // policies come and go too
+			if _, ok := tx.Policy(Out, name); ok {
+				if err := tx.RemovePolicy(Out, name); err != nil {
 					return err
 				}
+			} else if err := tx.AddPolicy(Policy{Name: name, Action: Protect, Reqid: 7}); err != nil {
+				return err
 			}
 			if err := errors.Join(tx.AddOutbound(o), tx.AddInbound(i)); err != nil {
 				return err

@@ -315,7 +315,10 @@ func TestLifetimeWakes(t *testing.T) {
 // Readers never see half of a burst, nor counters going back.
 func TestCountersDoNotTear(t *testing.T) {
 	i := inbound(t, params(t, 256))
-	const bursts = 20_000
+	bursts := uint64(500_000)
+	if testing.Short() {
+		bursts = 50_000
+	}
 	var readers sync.WaitGroup
 	done := make(chan struct{})
 	for range 2 {
@@ -337,7 +340,7 @@ func TestCountersDoNotTear(t *testing.T) {
 		})
 	}
 	now := time.Now()
-	for n := range uint64(bursts) {
+	for n := range bursts {
 		i.Account(n%64, 100*(n%64), now)
 		i.AccountDrops(Drops{Duplicate: n % 3, TooOld: 3 * (n % 3), BadICV: 5 * (n % 3)})
 	}

@@ -34,11 +34,10 @@ type Sequence struct {
 	warn    uint64 // the number at which the next reservation is asked for
 	last    uint64 // the one handed out last
 
-	// Between the lane and the store's goroutine. The flag says whose the numbers beside it are.
-	ready atomic.Bool // true: spare is the lane's to take; false: the store's to fill
-	spare span
-	want  atomic.Bool // true: the store's to read; false: the lane's to write
-	asked uint64      // the number at which the lane asked
+	// Between the lane and the store's goroutine, which take turns. The turn says whose the fields beside it are.
+	turn  atomic.Uint32
+	asked uint64 // the number at which the lane asked
+	spare span   // the answer
 
 	spent atomic.Bool // there is nothing left to reserve
 	bound atomic.Bool // by an SA
@@ -52,6 +51,13 @@ type Sequence struct {
 	granted time.Time // when,
 	grantAt uint64    // and at which number it was asked for
 }
+
+// Values of Sequence.turn, each followed by the next.
+const (
+	idle   = iota // the lane's: it needs nothing
+	wanted        // the store's: it reads asked and fills spare
+	filled        // the lane's: it may take spare
+)
 
 // span is a range of numbers, without hi.
 type span struct{ lo, hi uint64 }
@@ -121,9 +127,8 @@ func (s *Sequence) next() (uint64, error) {
 
 // refill takes the reservation that was made ahead.
 func (s *Sequence) refill() error {
-	if s.ready.Load() {
-		s.take(s.spare)
-		s.ready.Store(false)
+	if s.turn.Load() == filled {
+		s.take()
 		return nil
 	}
 	if s.store == nil || s.spent.Load() {
@@ -133,20 +138,20 @@ func (s *Sequence) refill() error {
 	return ErrSeqNotReserved
 }
 
-// take starts on a reservation; half of it is the reserve while the next is made.
-func (s *Sequence) take(r span) {
-	s.at, s.end = r.lo, r.hi
-	s.warn = r.lo + (r.hi-r.lo)/2
+// take starts on the spare reservation; half of it is the reserve while the next is made.
+func (s *Sequence) take() {
+	s.at, s.end = s.spare.lo, s.spare.hi
+	s.warn = s.at + (s.end-s.at)/2
+	s.turn.Store(idle)
 }
 
 // ask wakes the store's goroutine, once until it has answered.
 func (s *Sequence) ask() {
-	if s.store == nil || s.want.Load() || s.spent.Load() {
-		return
+	if s.store != nil && s.turn.Load() == idle {
+		s.asked = s.at
+		s.turn.Store(wanted)
+		s.store.poke()
 	}
-	s.asked = s.at
-	s.want.Store(true)
-	s.store.poke()
 }
 
 // Close ends reservations. Numbers that were reserved and not used are never used.

@@ -156,8 +156,7 @@ func (s *Store) Sequences(ids []SequenceID) ([]*Sequence, error) {
 	}
 	for _, q := range all {
 		q.grantAt = q.spare.lo
-		q.take(q.spare)
-		q.ready.Store(false)
+		q.take()
 		s.open[q] = struct{}{}
 	}
 	return all, nil
@@ -226,11 +225,12 @@ func (s *Store) reserve(seqs []*Sequence) error {
 	}
 	for i, q := range seqs {
 		if spans[i].hi == 0 {
-			q.spent.Store(true)
+			q.spent.Store(true) // the turn stays the store's, which has nothing more to say
 			continue
 		}
+		q.size, q.granted, q.grantAt = q.chunk, now, q.asked
 		q.spare = spans[i]
-		q.ready.Store(true)
+		q.turn.Store(filled)
 	}
 	return nil
 }
@@ -275,8 +275,7 @@ func (s *Store) skip(q *Sequence, n uint64) error {
 		return ErrSeqExhausted
 	}
 	q.grantAt, q.granted = q.spare.lo, s.now()
-	q.take(q.spare)
-	q.ready.Store(false)
+	q.take()
 	return nil
 }
 
@@ -313,7 +312,7 @@ func (s *Store) extend() error {
 	batch := s.batch[:0]
 	now := s.now()
 	for q := range s.open {
-		if q.want.Load() && !q.ready.Load() {
+		if q.turn.Load() == wanted && !q.spent.Load() {
 			q.chunk = q.need(now)
 			batch = append(batch, q)
 		}
@@ -326,10 +325,6 @@ func (s *Store) extend() error {
 	if s.err != nil {
 		s.err = fmt.Errorf("sa: sequence store: %s: %w", s.disk, s.err)
 		return s.err
-	}
-	for _, q := range batch {
-		q.size, q.granted, q.grantAt = q.chunk, now, q.asked
-		q.want.Store(false)
 	}
 	clear(batch)
 	return nil

@@ -150,12 +150,13 @@ func TestKillNeverRepeats(t *testing.T) {
 }
 
 // simDisk is a disk that has a cache. A crash loses any of what was not synced, and so does a sync that fails, after which
-// the next one does not bring it back: that is what Linux does.
+// the next one does not bring it back: that is what Linux does. A write that fails may have got half way.
 type simDisk struct {
 	durable []byte
 	cache   []write
-	fails   func() bool // whether the next operation does
-	coin    func() bool // whether an unsynced write happens to reach the disk
+	renewed int                  // how often the content was replaced
+	fails   func(op string) bool // whether this write, sync or replace does
+	coin    func() bool          // whether an unsynced write happens to reach the disk
 }
 
 type write struct {
@@ -169,7 +170,10 @@ func (d *simDisk) String() string { return "/disk/marks" }
 func (d *simDisk) close() error   { return nil }
 
 func (d *simDisk) writeAt(b []byte, off int64) error {
-	if d.fails() {
+	if d.fails("write") {
+		if d.coin() {
+			d.cache = append(d.cache, write{off, bytes.Clone(b[:len(b)/2])})
+		}
 		return errDisk
 	}
 	d.cache = append(d.cache, write{off, bytes.Clone(b)})
@@ -177,7 +181,7 @@ func (d *simDisk) writeAt(b []byte, off int64) error {
 }
 
 func (d *simDisk) sync() error {
-	if d.fails() {
+	if d.fails("sync") {
 		d.crash()
 		return errDisk
 	}
@@ -189,13 +193,14 @@ func (d *simDisk) sync() error {
 }
 
 func (d *simDisk) replace(b []byte) error {
-	if d.fails() {
+	if d.fails("replace") {
 		if d.coin() { // renamed, but the directory's sync failed
 			d.durable, d.cache = bytes.Clone(b), nil
 		}
 		return errDisk
 	}
 	d.durable, d.cache = bytes.Clone(b), nil
+	d.renewed++
 	return nil
 }
 
@@ -209,7 +214,8 @@ func (d *simDisk) crash() {
 	d.cache = nil
 }
 
-func never() bool { return false }
+func never() bool          { return false }
+func works(op string) bool { return false }
 
 // Whatever the disk refuses or loses, and whenever power fails: no number is handed out twice with a key, each that is handed
 // out lies below a mark that is durable at that moment, numbers of one sequence rise, and once the disk works again they come.
@@ -217,7 +223,7 @@ func TestStoreModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		failing := false
 		d := &simDisk{
-			fails: func() bool { return failing && rapid.IntRange(0, 2).Draw(t, "fail") == 0 },
+			fails: func(string) bool { return failing && rapid.IntRange(0, 2).Draw(t, "fail") == 0 },
 			coin:  func() bool { return rapid.Bool().Draw(t, "survives") },
 		}
 		s, err := loadStore(d, nil)
@@ -310,10 +316,19 @@ func TestStoreModel(t *testing.T) {
 			},
 			"disk": func(t *rapid.T) { failing = !failing },
 			"crash": func(t *rapid.T) {
+				torn := s.suspect // a write has failed, and the file has not been replaced since
 				d.crash()
 				users = nil
 				if s, err = loadStore(d, d.durable); err != nil {
-					t.Fatal(err)
+					if !torn || !errors.Is(err, ErrStoreCorrupt) {
+						t.Fatal(err)
+					}
+					// It was noticed; people give new keys and remove the file.
+					failing = false
+					clear(used)
+					if s, err = loadStore(d, nil); err != nil {
+						t.Fatal(err)
+					}
 				}
 				s.now = func() time.Time { return now }
 			},
@@ -689,49 +704,72 @@ func TestStoreNeedsToWrite(t *testing.T) {
 	}
 }
 
-// While the disk is full a sequence lives on what is reserved, then says that nothing is, and the store says why; when there
-// is room again it goes on, after a sync that failed too.
+// While the disk refuses, a sequence lives on what is reserved, then says that nothing is, and the store says why; when it
+// works again it goes on, with the file replaced, since nobody knows what it holds.
 func TestStoreDiskFull(t *testing.T) {
+	for _, refused := range []string{"write", "sync"} {
+		full := false
+		d := &simDisk{fails: func(op string) bool { return full && op == refused }, coin: never}
+		s, err := loadStore(d, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := sequence(t, s, keyA)
+		full = true
+		for n := uint64(1); n <= firstChunk; n++ {
+			if got := mustNext(t, q); got != n {
+				t.Fatal(got, n)
+			}
+			if n == firstChunk/2+1 {
+				if err := s.extend(); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), d.String()) {
+					t.Fatal(err)
+				}
+			}
+		}
+		if _, err := q.next(); err != ErrSeqNotReserved {
+			t.Errorf("%s: at the end of the reservation: %v", refused, err)
+		}
+		if err := s.Err(); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s: the store says %v", refused, err)
+		}
+		full = false
+		if err := s.extend(); err != nil || s.Err() != nil {
+			t.Fatal(err, s.Err())
+		}
+		if n := mustNext(t, q); n != firstChunk+1 {
+			t.Errorf("%s: it goes on at %d", refused, n)
+		}
+		if d.renewed != 2 { // at first, and now
+			t.Errorf("%s: after a failure the content was replaced %d times", refused, d.renewed-1)
+		}
+	}
+}
+
+// A key that is new while the disk refuses gets no sequence, and the error says what and where.
+func TestStoreRefusesNewKeysWithoutDisk(t *testing.T) {
 	full := false
-	d := &simDisk{fails: func() bool { return full }, coin: never}
+	d := &simDisk{fails: func(string) bool { return full }, coin: never}
 	s, err := loadStore(d, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := sequence(t, s, keyA)
 	full = true
 	if _, err := s.Sequence(256, peer, keyB, false); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), d.String()) {
-		t.Errorf("a new key: %v", err)
+		t.Errorf("%v", err)
 	}
-	for n := uint64(1); n <= firstChunk; n++ {
-		if got := mustNext(t, q); got != n {
-			t.Fatal(got, n)
-		}
-		if n == firstChunk/2+1 {
-			if err := s.extend(); !errors.Is(err, syscall.ENOSPC) {
-				t.Fatal(err)
-			}
-		}
-	}
-	if _, err := q.next(); err != ErrSeqNotReserved {
-		t.Errorf("at the end of the reservation: %v", err)
-	}
-	if err := s.Err(); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("the store says %v", err)
+	if err := s.Forget(keyB); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("forgetting: %v", err)
 	}
 	full = false
-	if err := s.extend(); err != nil || s.Err() != nil {
-		t.Fatal(err, s.Err())
-	}
-	if n := mustNext(t, q); n != firstChunk+1 {
-		t.Errorf("it goes on at %d", n)
+	if n := mustNext(t, sequence(t, s, keyB)); n != 1 {
+		t.Errorf("later it starts at %d", n)
 	}
 }
 
 // Reservations follow the rate: about four seconds' worth at once when it rises, by halves when it falls, and never less than
 // the least.
 func TestReservationsFollowTheRate(t *testing.T) {
-	d := &simDisk{fails: never, coin: never}
+	d := &simDisk{fails: works, coin: never}
 	s, err := loadStore(d, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -744,7 +782,7 @@ func TestReservationsFollowTheRate(t *testing.T) {
 	}
 	// run sends at a rate until the next reservation is asked for, and gives its size.
 	run := func(perSecond float64) uint64 {
-		if q.ready.Load() {
+		if q.turn.Load() == filled {
 			q.at = q.end
 			q.refill()
 		}
