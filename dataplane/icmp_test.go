@@ -17,8 +17,17 @@ var (
 	ptbSource6 = netip.MustParseAddr("2001:db8::fe")
 )
 
-// judgePTB checks a message about pkt by the reference and by gopacket.
+// judgePTB checks a message about pkt, from ptbSource4 or ptbSource6, by the reference and by gopacket.
 func judgePTB(t testing.TB, msg, pkt []byte, mtu int) {
+	t.Helper()
+	src := ptbSource6
+	if msg[0]>>4 == 4 {
+		src = ptbSource4
+	}
+	judgePTBFrom(t, msg, pkt, mtu, src)
+}
+
+func judgePTBFrom(t testing.TB, msg, pkt []byte, mtu int, src netip.Addr) {
 	t.Helper()
 	if msg[0]>>4 == 4 {
 		p := gopacket.NewPacket(msg, layers.LayerTypeIPv4, gopacket.Default)
@@ -30,7 +39,7 @@ func judgePTB(t testing.TB, msg, pkt []byte, mtu int) {
 		if int(ip.Length) != len(msg) || refSum(msg[:20]) != 0xffff || refSum(msg[20:]) != 0xffff {
 			t.Fatalf("lengths or checksums of %d bytes: %v", len(msg), p)
 		}
-		if ip.SrcIP.String() != ptbSource4.String() || !bytes.Equal(ip.DstIP, pkt[12:16]) || ip.TTL == 0 || ip.FragOffset != 0 {
+		if ip.SrcIP.String() != src.String() || !bytes.Equal(ip.DstIP, pkt[12:16]) || ip.TTL == 0 || ip.FragOffset != 0 {
 			t.Fatalf("IPv4 header: %v", p)
 		}
 		if icmp.TypeCode != layers.CreateICMPv4TypeCode(layers.ICMPv4TypeDestinationUnreachable, layers.ICMPv4CodeFragmentationNeeded) ||
@@ -51,7 +60,7 @@ func judgePTB(t testing.TB, msg, pkt []byte, mtu int) {
 	if int(ip.Length) != len(msg)-40 || refSum(refPseudo(msg[8:24], msg[24:40], 58, len(msg)-40), msg[40:]) != 0xffff {
 		t.Fatalf("lengths or checksums of %d bytes: %v", len(msg), p)
 	}
-	if ip.SrcIP.String() != ptbSource6.String() || !bytes.Equal(ip.DstIP, pkt[8:24]) || ip.HopLimit == 0 {
+	if ip.SrcIP.String() != src.String() || !bytes.Equal(ip.DstIP, pkt[8:24]) || ip.HopLimit == 0 {
 		t.Fatalf("IPv6 header: %v", p)
 	}
 	if icmp.TypeCode != layers.CreateICMPv6TypeCode(layers.ICMPv6TypePacketTooBig, 0) || int(binary.BigEndian.Uint32(msg[44:])) != mtu {

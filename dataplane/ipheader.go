@@ -234,3 +234,11 @@ func parseFlow(p []byte, f *sa.Flow) (n int, err error) {
 	}
 	return h.total, nil
 }
+
+// destination is where the IP packet p goes; p is at least as long as its fixed header.
+func destination(p []byte) netip.Addr {
+	if p[0]>>4 == 4 {
+		return netip.AddrFrom4([4]byte(p[16:20]))
+	}
+	return netip.AddrFrom16([16]byte(p[24:40]))
+}

@@ -22,7 +22,6 @@ import (
 //
 // Step 5 is the only one that may leave the lane; the ring restores the order behind it.
 type outbound struct {
-	cfg   *Config
 	id    int
 	inner link.InnerReader
 	back  link.InnerWriter // packet-too-big messages go back where the packet came from
@@ -84,7 +83,7 @@ func newOutbound(cfg *Config, id int, direct, spill offload.Lane) (*outbound, er
 		return nil, err
 	}
 	l := &outbound{
-		cfg: cfg, id: id, db: cfg.DB, iv: iv,
+		id: id, db: cfg.DB, iv: iv,
 		inner: cfg.Inner.NewReader(), back: cfg.Inner.NewWriter(),
 		ring:  newRing(offload.Seal, direct, spill, ringDepth(spill != nil || cfg.Async)),
 		ptbuf: make([]byte, maxPTBIPv6),
@@ -225,16 +224,14 @@ func (l *outbound) classify(snap *sa.Snapshot) (Cause, bool) {
 	return 0, true
 }
 
-// tooBig tells the sender of the packet in hand the largest size that fits (RFC 4301 8.2).
+// tooBig tells the sender of the packet in hand the largest size that fits (RFC 4301 8.2). The message says that it is from
+// where the packet was to go: one from the gateway's own address would be dropped as a martian when it comes out of the
+// TUN, and one from anywhere else by a strict reverse path filter.
 func (l *outbound) tooBig(mtu int) {
-	src := l.cfg.ICMPSource4
-	if l.packet[0]>>4 == 6 {
-		src = l.cfg.ICMPSource6
-	}
-	if !src.IsValid() || !l.ptb.allow() {
+	if !l.ptb.allow() {
 		return
 	}
-	n := ptb(l.ptbuf, l.packet, mtu, src)
+	n := ptb(l.ptbuf, l.packet, mtu, destination(l.packet))
 	if n == 0 {
 		return
 	}

@@ -3,7 +3,6 @@ package dataplane
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -36,8 +35,6 @@ type Config struct {
 	Engine offload.Engine // all SAs' sessions are of this engine
 	Async  bool           // the engine finishes bursts after Submit has returned
 	Pool   offload.Engine // the worker pool over Engine, or nil: where bursts go when a lane cannot keep up
-	// The sources of the packet-too-big messages that are sent inside, by family. Without one, none are sent.
-	ICMPSource4, ICMPSource6 netip.Addr
 }
 
 // Plane is a running data plane: one outbound lane, and one inbound lane for each outer link. Each lane is a goroutine

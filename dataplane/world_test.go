@@ -95,7 +95,7 @@ func newWorld(t testing.TB, p plan) *world {
 		gate, host := memlink.NewInnerPair(
 			memlink.InnerOptions{Name: "tun", Depth: p.depth, Segment: !p.super}, memlink.InnerOptions{Name: "host", Depth: p.depth})
 		st := &site{TB: t, host: host, read: host.NewReader(), write: host.NewWriter()}
-		st.cfg = Config{DB: sa.NewDB(), Inner: gate, Engine: soft.New(), ICMPSource4: ptbSource4, ICMPSource6: ptbSource6}
+		st.cfg = Config{DB: sa.NewDB(), Inner: gate, Engine: soft.New()}
 		for i := range wires {
 			o := link.Outer(w.pair[i][s])
 			if p.outer != nil {

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -133,7 +132,6 @@ func (g *Gateway) start() error {
 	if g.pool != nil {
 		dp.Pool = g.pool
 	}
-	dp.ICMPSource4, dp.ICMPSource6 = icmpSources(cfg)
 	if g.plane, err = dataplane.New(dp); err != nil {
 		return err
 	}
@@ -293,30 +291,4 @@ func (g *Gateway) abandon() {
 		g.store.Close()
 	}
 	g.cfg.Wipe()
-}
-
-// icmpSources chooses from where packet-too-big messages come: an address of the host within the tunnels' local subnets,
-// or of the TUN, or else the outer one.
-func icmpSources(cfg *configs.Config) (v4, v6 netip.Addr) {
-	take := func(a netip.Addr) {
-		if a.Is4() && !v4.IsValid() {
-			v4 = a
-		} else if a.Is6() && !v6.IsValid() {
-			v6 = a
-		}
-	}
-	for _, p := range cfg.Tun.Addresses {
-		take(p.Addr())
-	}
-	for _, t := range cfg.Tunnels {
-		for _, s := range t.LocalSubnets {
-			if a, ok := hostnet.AddressIn(s); ok {
-				take(a)
-			}
-		}
-	}
-	for _, t := range cfg.Tunnels {
-		take(t.Local)
-	}
-	return v4, v6
 }
