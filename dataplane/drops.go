@@ -7,6 +7,7 @@ type Cause uint8
 const (
 	// Outbound: from the TUN to the wire.
 	CauseInnerMalformed Cause = iota
+	CauseLinkLocal
 	CauseNoPolicy
 	CausePolicyDiscard
 	CauseBypass
@@ -49,6 +50,7 @@ const (
 // causes is the one table of names (for metrics and JSON) and texts (for people).
 var causes = [NumCauses]struct{ name, text string }{
 	CauseInnerMalformed:    {"inner-malformed", "a packet from the TUN whose IP header or offload header is wrong"},
+	CauseLinkLocal:         {"link-local", "one of the host's own messages to its neighbours or groups, which are never forwarded (RFC 4291 2.5.6)"},
 	CauseNoPolicy:          {"no-policy", "no outbound policy selects the packet (RFC 4301 4.4.1: the default is to discard)"},
 	CausePolicyDiscard:     {"policy-discard", "a policy says DISCARD"},
 	CauseBypass:            {"bypass", "a policy says BYPASS, but the packet was routed into the TUN, from where no clear way leads out"},

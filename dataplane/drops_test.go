@@ -178,6 +178,8 @@ func provocations() []provocation {
 			w.site[siteA].send(p4, p4)
 			return w.site[siteA].out, 2
 		}},
+		{CauseLinkLocal, "to and from neighbours and groups", outwards(nil, nil, withAddresses(p6, "::", "ff02::16"),
+			withAddresses(p6, "fe80::1", "2001:db8::1"), withAddresses(p4, "192.0.2.1", "224.0.0.22"))},
 		{CauseNoPolicy, "nobody's", outwards(nil, nil, packet)},
 		{CausePolicyDiscard, "discard", policy(sa.Policy{Action: sa.Discard})},
 		{CauseBypass, "bypass", policy(sa.Policy{Action: sa.Bypass})},

@@ -182,6 +182,8 @@ func (l *outbound) lose(c Cause) {
 func (l *outbound) classify(snap *sa.Snapshot) (Cause, bool) {
 	pol, found := snap.Outbound(&l.flow)
 	switch {
+	case !found && linkLocal(&l.flow):
+		return CauseLinkLocal, false
 	case !found && snap.Protected(&l.flow):
 		return CauseShouldBeProtected, false
 	case !found:
@@ -222,6 +224,11 @@ func (l *outbound) classify(snap *sa.Snapshot) (Cause, bool) {
 	}
 	l.state = pol.Out
 	return 0, true
+}
+
+// linkLocal says whether a flow stays on its link: a kernel with IPv6 reports its groups on every interface, the TUN too.
+func linkLocal(f *sa.Flow) bool {
+	return f.Dst.IsLinkLocalMulticast() || f.Dst.IsLinkLocalUnicast() || f.Src.IsLinkLocalUnicast()
 }
 
 // tooBig tells the sender of the packet in hand the largest size that fits (RFC 4301 8.2). The message says that it is from
