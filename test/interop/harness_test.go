@@ -64,7 +64,7 @@ func newGateway(t *testing.T, set func(*dataplane.Config)) *gateway {
 	g := &gateway{t: t, db: sa.NewDB()}
 	inner, host := memlink.NewInnerPair(memlink.InnerOptions{Name: "tun", MTU: 1500, Depth: 4096, Segment: true}, memlink.InnerOptions{Name: "host", Depth: 4096})
 	g.host, g.read, g.write = host, host.NewReader(), host.NewWriter()
-	g.cfg = dataplane.Config{DB: g.db, Inner: inner, ICMPSource4: netip.MustParseAddr("10.1.0.254"), ICMPSource6: netip.MustParseAddr("fd00:1::fe")}
+	g.cfg = dataplane.Config{DB: g.db, Inner: inner}
 	for _, w := range wires {
 		near := memlink.OuterOptions{Name: w.name, Local: netip.AddrPortFrom(w.dst, w.port), Depth: 4096}
 		far := memlink.OuterOptions{Name: "peer " + w.name, Local: netip.AddrPortFrom(w.src, w.port), Depth: 4096}
