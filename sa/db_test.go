@@ -465,7 +465,7 @@ func TestLanesAndWriter(t *testing.T) {
 				if err := tx.RemovePolicy(Out, name); err != nil {
 					return err
 				}
-			} else if err := tx.AddPolicy(Policy{Name: name, Action: Protect, Reqid: 7}); err != nil {
+			} else if err := tx.AddPolicy(Policy{Name: name, Action: Protect, Reqid: 7, Priority: -round, Sel: Selector{Dst: prefix([]string{"10.0.0.0/8", ""}[round%2])}}); err != nil {
 				return err
 			}
 			if err := errors.Join(tx.AddOutbound(o), tx.AddInbound(i)); err != nil {

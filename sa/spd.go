@@ -246,7 +246,8 @@ type search struct {
 	shadow *rule
 }
 
-// find looks for the first rule that matches the flow. It does not allocate.
+// find looks for the first rule that matches the flow. It does not allocate, but for 32-bit ARM and MIPS, where package bart
+// does: netip.Addr.AsSlice is too complex for these to be inlined, and its bytes escape.
 func (s spd) find(dir Dir, q *search) {
 	if s.far == nil {
 		return

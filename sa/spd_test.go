@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -562,6 +563,10 @@ func FuzzParseSelector(f *testing.F) {
 }
 
 func TestLookupAllocatesNothing(t *testing.T) {
+	switch runtime.GOARCH {
+	case "arm", "mips", "mipsle":
+		t.Skip("bart's lookups allocate here: netip.Addr.AsSlice is too complex to be inlined, so the 4 or 16 bytes escape")
+	}
 	d := NewDB()
 	defer d.Close()
 	load(t, d, shapes[0].nth, 100)
