@@ -61,7 +61,7 @@ type Snapshot struct {
 	ord       uint64 // of the next policy
 
 	// refs counts who holds the snapshot: those who acquired it, the DB while it is the present one, and the one before it as
-	// long as that is held. So a snapshot is finished only after all earlier ones, and what was removed after it is seen by nobody then.
+	// long as that is held. So a snapshot is finished only after all earlier ones, and nobody sees what was removed after it.
 	refs atomic.Int64
 	next *Snapshot // set before the DB lets go of this one
 	gone []retiree // what next does not have any more
@@ -565,7 +565,9 @@ func (tx *Tx) Replace(outs []*Outbound, ins []*Inbound, policies []Policy) error
 		tx.remove(i)
 	}
 	tx.draft.lookup = [2]spd{}
-	tx.draft.outbounds, tx.draft.inbounds, tx.draft.policies = table[outKey, outEntry]{}, table[uint32, *Inbound]{}, table[polKey, *rule]{}
+	tx.draft.outbounds = table[outKey, outEntry]{}
+	tx.draft.inbounds = table[uint32, *Inbound]{}
+	tx.draft.policies = table[polKey, *rule]{}
 	for _, o := range outs {
 		if err := tx.AddOutbound(o); err != nil {
 			return err

@@ -24,21 +24,22 @@
 // owning lane belong
 //
 //	Outbound: NextSeq, Account
-//	Inbound:  Seq, SeqHi, Check, CheckSeq, Advance, Account, AccountDrops
+//	Inbound:  Seq, SeqHi, Check, CheckSeq, Advance, Top, Account, AccountDrops
 //
-// and nobody else may call these, not even one after the other without a hand-over that orders memory. They take no locks, do not
-// allocate and use no atomic read-modify-write; NextSeq, Seq and the checks are for each packet, Account and AccountDrops for each burst. All other methods
-// may be called from any goroutine at any time. Before an SA is in a DB, whoever made it may call all of them.
+// and nobody else may call these, not even one after the other without a hand-over that orders memory. They take no locks
+// and do not allocate. Account and AccountDrops are for each burst and publish the counters with atomic stores; the others
+// are for each packet and store nothing atomically. All other methods may be called from any goroutine at any time. Before
+// an SA is in a DB, whoever made it may call all of them.
 //
 // A Window and a Sequence are their SA's. A Store and a DB may be used from any goroutine; transactions run one after
 // another. A Snapshot may be passed on, and is released once.
 //
 // # How long things live
 //
-// NewOutbound and NewInbound copy the keys, and leave the caller's copy to the caller. An SA that Update has added belongs to the DB: once it is removed
-// and every snapshot from before has been released, its session is closed, its sequence too, and its keys are wiped. A lane
-// therefore holds the snapshot with which it looked an SA up until the last packet of that burst has come back from its engine,
-// and holds none while it waits for packets.
+// NewOutbound and NewInbound copy the keys, and leave the caller's copy to the caller. An SA that Update has added belongs to
+// the DB: once it is removed and every snapshot from before has been released, its session is closed, its sequence too, and
+// its keys are wiped. A lane therefore holds the snapshot with which it looked an SA up until the last packet of that burst
+// has come back from its engine, and holds none while it waits for packets.
 //
 // # A packet's number, out and in
 //

@@ -18,7 +18,9 @@ const (
 	CauseSequence              // the sequence numbers: hard when there are none left, soft when three quarters are used
 )
 
-var causes = [...]string{CauseBytes: "bytes", CausePackets: "packets", CauseAdd: "add-time", CauseUse: "use-time", CauseSequence: "sequence"}
+var causes = [...]string{
+	CauseBytes: "bytes", CausePackets: "packets", CauseAdd: "add-time", CauseUse: "use-time", CauseSequence: "sequence",
+}
 
 // String is "bytes", "packets", "add-time", "use-time" or "sequence".
 func (c Cause) String() string { return name(causes[:], "cause", uint8(c)) }
@@ -80,7 +82,8 @@ func (l *Limits) reached(u *usage, age time.Duration) (Cause, bool) {
 	return 0, false
 }
 
-// pass notes a limit as passed, the first time with its cause, and wakes who reads Expiries. A hard limit passes the soft one too.
+// pass notes a limit as passed, the first time with its cause, and wakes who reads Expiries. A hard limit passes the soft
+// one too.
 func (l *life) pass(hard bool, c Cause) {
 	bits := uint32(softPassed | uint32(c)<<softCause)
 	passed := uint32(softPassed)

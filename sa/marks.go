@@ -163,7 +163,8 @@ type dirDisk struct {
 func openDir(dir string) (*dirDisk, []byte, error) {
 	fail := func(err error) (*dirDisk, []byte, error) {
 		if errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission) {
-			return nil, nil, fmt.Errorf("sa: sequence store: %w. The gateway must be able to write there: choose a directory that lasts and is its own", err)
+			return nil, nil, fmt.Errorf("sa: sequence store: %w. The gateway must be able to write there: "+
+				"choose a directory that lasts and is its own", err)
 		}
 		return nil, nil, fmt.Errorf("sa: sequence store: %w", err)
 	}
@@ -183,7 +184,8 @@ func openDir(dir string) (*dirDisk, []byte, error) {
 		holder := lockHolder(d.lock)
 		d.close()
 		if err == syscall.EWOULDBLOCK {
-			return nil, nil, fmt.Errorf("sa: %w: %s is locked by %s; stop that one, or give each gateway a directory of its own", ErrStoreBusy, dir, holder)
+			return nil, nil, fmt.Errorf("sa: %w: %s is locked by %s; stop that one, or give each gateway a directory of its own",
+				ErrStoreBusy, dir, holder)
 		}
 		return fail(fmt.Errorf("lock %s: %w", d.lock.Name(), err))
 	}
@@ -264,7 +266,20 @@ func (d *dirDisk) writeAt(b []byte, off int64) error {
 	return err
 }
 
-func (d *dirDisk) sync() error { return d.file.Sync() }
+// sync also notices that somebody has removed the file: what is written to it then is gone with the process.
+func (d *dirDisk) sync() error {
+	if err := d.file.Sync(); err != nil {
+		return err
+	}
+	st, err := d.file.Stat()
+	if err != nil {
+		return err
+	}
+	if st.Sys().(*syscall.Stat_t).Nlink == 0 {
+		return errors.New("the file was removed while it was in use")
+	}
+	return nil
+}
 
 func (d *dirDisk) replace(b []byte) error {
 	f, err := os.OpenFile(d.String()+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)

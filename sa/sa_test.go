@@ -39,6 +39,7 @@ func TestParamsRefusals(t *testing.T) {
 		{"the transform is missing", Out, func(p *Params) { p.Transform = nil }},
 		{"unusable key", Out, func(p *Params) { p.Keys.Enc = p.Keys.Enc[:4] }},
 		{"no dscp(128)", Out, func(p *Params) { p.DSCP = 128 }},
+		{"no df(9)", Out, func(p *Params) { p.DF = 9 }},
 		{"link -1", Out, func(p *Params) { p.Link = -1 }},
 		{"soft limit of 2 bytes", Out, func(p *Params) { p.Lifetime = Lifetime{Soft: Limits{Bytes: 2}, Hard: Limits{Bytes: 1}} }},
 		{"soft limit of 2 packets", Out, func(p *Params) { p.Lifetime = Lifetime{Soft: Limits{Packets: 2}, Hard: Limits{Packets: 1}} }},
@@ -191,6 +192,9 @@ func TestInboundBurst(t *testing.T) {
 	for k, seq := range seqs {
 		if v := i.Advance(seq); v != want[k] {
 			t.Errorf("after the ICV %#x is %v", seq, v)
+		}
+		if top := slices.Max(append(seqs[:k+1:k+1], 1<<32-3)); i.Top() != top {
+			t.Errorf("after %#x the top is %#x", seq, i.Top())
 		}
 	}
 	now := i.Stats().Added.Add(time.Second)
@@ -531,6 +535,7 @@ func TestNames(t *testing.T) {
 	for _, s := range []fmt.Stringer{
 		Tunnel, Transport, EncapNone, EncapUDP, Out, In, Fresh, Duplicate, TooOld, Discard, Protect, Bypass,
 		CauseBytes, CausePackets, CauseAdd, CauseUse, CauseSequence,
+		DFSet, DFClear,
 	} {
 		if n := s.String(); n == "" || strings.Contains(n, "(") || seen[n] {
 			t.Errorf("%#v is %q", s, n)
@@ -538,7 +543,7 @@ func TestNames(t *testing.T) {
 			seen[n] = true
 		}
 	}
-	for _, s := range []fmt.Stringer{Mode(99), Encap(99), Dir(99), Verdict(99), Action(99), Cause(99), DSCPMode(99 | 0x80)} {
+	for _, s := range []fmt.Stringer{Mode(99), Encap(99), Dir(99), Verdict(99), Action(99), Cause(99), DF(99), DSCPMode(99 | 0x80)} {
 		if !strings.Contains(s.String(), "(") {
 			t.Errorf("%q", s)
 		}

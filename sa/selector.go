@@ -41,8 +41,8 @@ var protocols = [256]struct {
 	protoLite:   {name: "udplite", ports: true},
 }
 
-// PortRange is the ports Lo to Hi, both included. The zero value is any port, known or not, and so is 0 to 65535. Two values that are
-// no ranges have a meaning of their own: see OnePort and Opaque.
+// PortRange is the ports Lo to Hi, both included. The zero value is any port, known or not, and so is 0 to 65535. Two values
+// that are no ranges have a meaning of their own: see OnePort and Opaque.
 type PortRange struct{ Lo, Hi uint16 }
 
 // Opaque matches only packets whose ports are not known: later fragments (RFC 4301 section 4.4.1.1). IKE writes it the same way.
@@ -266,7 +266,8 @@ func (s *Selector) Validate() error {
 	return nil
 }
 
-// String writes the selector as ParseSelector reads it: "src 10.1.0.0/16 dst 10.2.0.0/16 proto tcp dport 443", and "any" for the zero value.
+// String writes the selector as ParseSelector reads it: "src 10.1.0.0/16 dst 10.2.0.0/16 proto tcp dport 443", and "any" for
+// the zero value.
 func (s Selector) String() string { return string(s.append(nil)) }
 
 func (s *Selector) append(b []byte) []byte {
@@ -324,8 +325,8 @@ func parseProto(s string) (uint8, error) {
 }
 
 // ParseSelector reads pairs of words, each at most once and in any order: src and dst with a prefix or an address, proto
-// with a name or number, sport and dport with a port, a range, any or opaque, and for ICMP type and code in their place. "any" alone
-// means everything. The error wraps ErrParams.
+// with a name or number, sport and dport with a port, a range, any or opaque, and for ICMP type and code in their place.
+// "any" alone means everything. The error wraps ErrParams.
 func ParseSelector(text string) (Selector, error) {
 	fail := func(err error) (Selector, error) {
 		return Selector{}, fmt.Errorf("sa: selector %q: %w: %w", text, ErrParams, err)

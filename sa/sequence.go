@@ -65,9 +65,9 @@ type span struct{ lo, hi uint64 }
 // NewVolatileSequence makes a sequence that starts at 1 and is forgotten with the process.
 //
 // With an AEAD it is safe only if the key cannot outlive the process, for a number used twice with one key gives the key's
-// protection away (RFC 4106 section 2, RFC 7634 section 2); static keys need a Store. With CBC and HMAC nothing is given away, because
-// IVs are random, but a peer that has kept the SA has kept its window too: it drops all packets as replays until their
-// numbers pass the highest it has seen.
+// protection away (RFC 4106 section 2, RFC 7634 section 2); static keys need a Store. With CBC and HMAC nothing is given
+// away, because IVs are random, but a peer that has kept the SA has kept its window too: it drops all packets as replays
+// until their numbers pass the highest it has seen.
 func NewVolatileSequence() *Sequence {
 	return &Sequence{at: 1, end: lastSeq(true) + 1}
 }

@@ -35,8 +35,8 @@ const maxList = 8
 // of the flow has few covering prefixes among the policies, and the near side of each again, so the cost depends on how deep
 // policies are nested and not on how many there are. Only policies with the same pair of prefixes are compared one by one.
 //
-// Most flows are settled by their longest prefix, since what covers it, say a policy for the rest, comes later in the order. The
-// reach tells, without looking.
+// Most flows are settled by their longest prefix, since what covers it, say a policy for the rest, comes later in the order.
+// The reach tells, without looking.
 //
 // A copy of the struct is a version; with and without make others and leave it as it is.
 type spd struct {
@@ -297,9 +297,9 @@ func (q *search) scan(list rules, near netip.Addr) {
 	}
 }
 
-// decide is what holds for the flow, nil if no policy does. A flow without ports does not pass in clear if a policy before the
-// one to bypass, which asks for ports, could have been meant for it: the fragments of a packet would otherwise leave in clear whose head is
-// protected (RFC 4301 section 7.4). refused is that policy.
+// decide is what holds for the flow, nil if no policy does. A flow without ports does not pass in clear if a policy before
+// the one to bypass, which asks for ports, could have been meant for it: otherwise the later fragments of a packet would
+// leave in clear while its head is protected (RFC 4301 section 7.4). refused is that policy.
 func (q *search) decide() (r, refused *rule) {
 	if q.best != nil && q.best.Action == Bypass && q.shadow != nil && q.shadow.rank.before(q.best.rank) {
 		return nil, q.shadow

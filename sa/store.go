@@ -54,11 +54,14 @@ type SequenceID struct {
 }
 
 // Store keeps on disk, for every key, a mark ahead of all numbers that have been used with it. A mark is durable before a
-// number below it is handed out, so whenever the process ends, however it ends, going on at the mark repeats nothing. What lies between
-// the last number used and the mark is lost: a few seconds' worth.
+// number below it is handed out, so whenever the process ends, however it ends, going on at the mark repeats nothing. What
+// lies between the last number used and the mark is lost: a few seconds' worth.
 //
 // A key that comes back goes on at its mark. Two sequences of one key at a time are possible, as when an SA is replaced by
 // itself at another address: their reservations are disjoint.
+//
+// The directory must last as long as the keys do, and never go back in time: an old copy of it, from a backup or with the
+// snapshot of a virtual machine, has marks that lie behind numbers in use.
 //
 // All methods may be called from any goroutine.
 type Store struct {
@@ -109,8 +112,8 @@ func loadStore(d disk, content []byte) (*Store, error) {
 	} else {
 		var err error
 		if s.marks, err = decodeMarks(content); err != nil {
-			return nil, fmt.Errorf("sa: sequence store: %s: %w: %w. Going on could repeat sequence numbers: give every SA with a static key a new one, then remove the file",
-				d, ErrStoreCorrupt, err)
+			return nil, fmt.Errorf("sa: sequence store: %s: %w: %w. Going on could repeat sequence numbers: "+
+				"give every SA with a static key a new one, then remove the file", d, ErrStoreCorrupt, err)
 		}
 	}
 	for i := len(s.marks) - 1; i >= 0; i-- {
@@ -144,7 +147,7 @@ func (s *Store) Sequences(ids []SequenceID) ([]*Sequence, error) {
 		if err := s.add(id); err != nil {
 			return nil, err
 		}
-		all[i] = &Sequence{store: s, slot: s.byKey[id.KeyID], limit: lastSeq(id.ESN) + 1, chunk: firstChunk, size: firstChunk, granted: s.now()}
+		all[i] = &Sequence{store: s, slot: s.byKey[id.KeyID], limit: lastSeq(id.ESN) + 1, chunk: firstChunk}
 	}
 	if err := s.reserve(all); err != nil {
 		return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
@@ -155,7 +158,6 @@ func (s *Store) Sequences(ids []SequenceID) ([]*Sequence, error) {
 		}
 	}
 	for _, q := range all {
-		q.grantAt = q.spare.lo
 		q.take()
 		s.open[q] = struct{}{}
 	}
@@ -230,6 +232,9 @@ func (s *Store) reserve(seqs []*Sequence) error {
 		}
 		q.size, q.granted, q.grantAt = q.chunk, now, q.asked
 		q.spare = spans[i]
+		if q.asked == 0 {
+			q.grantAt = q.spare.lo // its first one
+		}
 		q.turn.Store(filled)
 	}
 	return nil
@@ -274,7 +279,6 @@ func (s *Store) skip(q *Sequence, n uint64) error {
 	if q.spent.Load() {
 		return ErrSeqExhausted
 	}
-	q.grantAt, q.granted = q.spare.lo, s.now()
 	q.take()
 	return nil
 }
@@ -357,7 +361,8 @@ func (s *Store) Forget(keyID [16]byte) error {
 	}
 	for q := range s.open {
 		if q.slot == slot {
-			return fmt.Errorf("sa: sequence store: %w: spi 0x%08x still uses the key; close its sequence first", ErrStoreBusy, s.marks[slot].id.SPI)
+			return fmt.Errorf("sa: sequence store: %w: spi 0x%08x still uses the key; close its sequence first",
+				ErrStoreBusy, s.marks[slot].id.SPI)
 		}
 	}
 	if s.closed {

@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -607,6 +608,12 @@ func TestStoreDamage(t *testing.T) {
 			t.Errorf("%s: the file was changed", what)
 		}
 	}
+	later := bytes.Clone(good[:recordLen])
+	later[27]++
+	binary.BigEndian.PutUint32(later[60:], checksum(later, 0))
+	if _, err := decodeMarks(append(later, good[recordLen:]...)); err == nil || !strings.Contains(err.Error(), "version 2") {
+		t.Errorf("a file of a later version: %v", err)
+	}
 	twice := encodeMarks([]mark{{used: true, id: SequenceID{KeyID: keyA}, next: 1}, {used: true, id: SequenceID{KeyID: keyA}, next: 2}})
 	if _, err := loadStore(&simDisk{}, twice); !errors.Is(err, ErrStoreCorrupt) {
 		t.Errorf("a key in two slots: %v", err)
@@ -832,6 +839,60 @@ func TestStoreAtSpeed(t *testing.T) {
 			t.Fatalf("%d, %v; want %d", n, err, want)
 		}
 		want++
+	}
+}
+
+// The store tries again by itself once a disk that refused works, and its lane goes on.
+func TestStoreTriesAgain(t *testing.T) {
+	var full atomic.Bool
+	s, err := loadStore(&simDisk{fails: func(string) bool { return full.Load() }, coin: never}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := sequence(t, s, keyA)
+	go s.run()
+	defer s.Close()
+	full.Store(true)
+	q.at = q.end
+	waitFor(t, func() bool { _, err := q.next(); return err == ErrSeqNotReserved && s.Err() != nil })
+	full.Store(false)
+	waitFor(t, func() bool { n, err := q.next(); return err == nil && n == firstChunk+1 })
+	if s.Err() != nil {
+		t.Errorf("the store still says %v", s.Err())
+	}
+}
+
+// A file that somebody has removed under the store is noticed, and there again at the next attempt.
+func TestStoreFileRemoved(t *testing.T) {
+	dir := t.TempDir()
+	d, content, err := openDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := loadStore(d, content) // without its goroutine, which would be quicker
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := sequence(t, s, keyA)
+	if err := os.Remove(filepath.Join(dir, marksName)); err != nil {
+		t.Fatal(err)
+	}
+	q.at = q.end
+	if _, err := q.next(); err != ErrSeqNotReserved {
+		t.Fatal(err)
+	}
+	if err := s.extend(); err == nil || !strings.Contains(err.Error(), "was removed") {
+		t.Fatalf("%v", err)
+	}
+	if err := s.extend(); err != nil {
+		t.Fatal(err)
+	}
+	last := mustNext(t, q)
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := mustNext(t, sequence(t, openStore(t, dir), keyA)); n <= last {
+		t.Errorf("after a restart it goes on at %d, behind %d", n, last)
 	}
 }
 
