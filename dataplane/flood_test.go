@@ -321,7 +321,7 @@ func TestFloodInbound(t *testing.T) {
 			}
 			for _, k := range []Cause{CauseKeepalive, CauseIKE, CauseRunt, CauseNoState, CauseDuplicate, CauseTooOld, CauseBadLength, CauseIntegrityFailed,
 				CauseBadPad, CauseBadNextHeader, CauseDecapMalformed, CausePolicyMismatch, CauseECNDropped} {
-				if c.drops(k) == 0 {
+				if c.drops(k) == 0 && !testing.Short() {
 					t.Errorf("a flood without %v", k)
 				}
 			}
