@@ -13,29 +13,29 @@ import (
 	"culvert/offload/offloadtest"
 )
 
-func atLevel(t *testing.T, level string) offload.Engine {
+func atLevel(t *testing.T, level string, tripleDES bool) offload.Engine {
 	t.Helper()
-	e, err := New(Options{TripleDES: true}).WithLevel(level)
+	e, err := New(Options{TripleDES: tripleDES}).WithLevel(level)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
-// The whole conformance suite and the known answers, at every level that this machine has, 3DES included.
+// The known answers, and the whole conformance suite, at every level that this machine has. Of 3DES the lower levels run the
+// answers only: the suite's packets would take them a minute.
 func TestConformance(t *testing.T) {
 	names := New(Options{}).Levels()
 	for _, l := range levels {
 		t.Run(l.name, func(t *testing.T) {
 			for _, have := range names {
 				if have == l.name {
-					e := atLevel(t, l.name)
-					for _, r := range offload.NewRegistry(e).Reports()[0].Results {
+					for _, r := range offload.NewRegistry(atLevel(t, l.name, true)).Reports()[0].Results {
 						if r.Err != nil {
 							t.Errorf("%s is not admitted: %v", r.Transform, r.Err)
 						}
 					}
-					offloadtest.Run(t, e)
+					offloadtest.Run(t, atLevel(t, l.name, l.name == "avx512"))
 					return
 				}
 			}
@@ -83,7 +83,7 @@ func TestLevels(t *testing.T) {
 		t.Fatalf("%s at %q; levels %v", e.Name(), e.Level(), names)
 	}
 	for _, n := range names {
-		l := atLevel(t, n)
+		l := atLevel(t, n, false)
 		caps, err := l.Probe()
 		if err != nil || !strings.HasSuffix(caps.Detail, ", "+n) || l.Name() != "ipsecmb("+n+")" {
 			t.Errorf("level %s: %s, %q, %v", n, l.Name(), caps.Detail, err)
@@ -100,7 +100,7 @@ func TestLevels(t *testing.T) {
 // Sessions of another level's engine have another layout: their jobs fail.
 func TestSessionOfAnotherLevel(t *testing.T) {
 	names := New(Options{}).Levels()
-	a, b := atLevel(t, names[0]), atLevel(t, names[len(names)-1])
+	a, b := atLevel(t, names[0], false), atLevel(t, names[len(names)-1], false)
 	tr := offload.Transforms()[0]
 	s, err := a.NewSession(tr, offload.Seal, offload.Keys{Enc: []byte("0123456789abcdef"), Auth: []byte("0123456789abcdef")})
 	if err != nil {
