@@ -63,7 +63,7 @@ func (p *published) recompute() float64 {
 // check flags a row whose throughput is not what its own cycles and frequency give.
 func (p *published) check() []flag {
 	if got := p.recompute(); math.Abs(got-p.mbps) > reproducing {
-		return []flag{{notReproduced, fmt.Sprintf("%.0f cycles at %.0f MHz give %.1f Mbit/s, not the %.0f that were printed", p.cycles, p.mhz, got, p.mbps)}}
+		return []flag{{code: notReproduced, text: fmt.Sprintf("%.0f cycles at %.0f MHz give %.1f Mbit/s, not the %.0f that were printed", p.cycles, p.mhz, got, p.mbps)}}
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ const (
 type flag struct {
 	code flagCode
 	text string // with the figures
+	mark string // short enough to stand in a table's row; "": the text stands below
 }
 
 // flagCode names a kind of flag.
@@ -72,7 +73,7 @@ func anyImpossible(flags []flag) bool {
 // check finds what cannot be. most is the bytes/s that one thread can read and write on the machine; 0: not known.
 func (o observation) check(most float64) (flags []flag) {
 	add := func(c flagCode, format string, args ...any) {
-		flags = append(flags, flag{c, fmt.Sprintf(format, args...)})
+		flags = append(flags, flag{code: c, text: fmt.Sprintf(format, args...)})
 	}
 	busy := o.wall * float64(o.threads) // thread seconds
 	switch {
@@ -91,8 +92,9 @@ func (o observation) check(most float64) (flags []flag) {
 	case o.cpu > (1+slack)*busy:
 		add(cpuAboveWall, "%.3f s of processor time by %s in %.3f s: one of the clocks is wrong", o.cpu, count(o.threads, "thread"), o.wall)
 	case o.cpu < (1-slack)*busy && o.waited >= 0 && o.cpu+o.waited >= (1-slack)*busy:
-		add(sharedMachine, "threads waited %.0f %% of the time for a processor: the figure by wall time is the busy machine's, the one by CPU time is good",
-			100*o.waited/busy)
+		percent := 100 * o.waited / busy
+		add(sharedMachine, "threads waited %.0f %% of the time for a processor: the figure by wall time is the busy machine's, the one by CPU time is good", percent)
+		flags[len(flags)-1].mark = fmt.Sprintf("waited %.0f %%", percent)
 	case o.cpu < (1-slack)*busy:
 		add(cpuBelowWall, "%.3f s of processor time by %s in %.3f s, and no waiting that explains it: the work was done, or not done, where this clock does not count",
 			o.cpu, count(o.threads, "thread"), o.wall)

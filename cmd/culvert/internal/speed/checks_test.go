@@ -89,8 +89,8 @@ func TestC2558Reproduces(t *testing.T) {
 			if got := codes(q.check()); !slices.Equal(got, []flagCode{notReproduced}) {
 				t.Errorf("%s %d %v with another %s: %v", p.name, p.bits, p.dir, name, got)
 			}
-			if r := (&row{Gbps: 1, ref: &q}); r.times() != "-" || r.published("1") != "(1)" {
-				t.Errorf("a row beside a report that contradicts itself says %s times %s", r.times(), r.published("1"))
+			if r := (&row{Gbps: 1, ref: &q}); r.times(1) != "-" || r.published("1") != "(1)" {
+				t.Errorf("a row beside a report that contradicts itself says %s times %s", r.times(1), r.published("1"))
 			}
 		}
 	}

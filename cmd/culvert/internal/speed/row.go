@@ -60,7 +60,7 @@ func newRow(m *machine, c *candidate, g target, s shape, whole, copying span) *r
 	}
 	// What laying takes comes from another moment, and can be a little more than it was.
 	if r.WallS <= 0 || r.CPUS <= 0 {
-		r.flags = append(r.flags, flag{noTime, fmt.Sprintf("%.3f s by the wall and %.3f s of processor time, less what laying the packets takes, leave nothing", wall, cpu)})
+		r.flags = append(r.flags, flag{code: noTime, text: fmt.Sprintf("%.3f s by the wall and %.3f s of processor time, less what laying the packets takes, leave nothing", wall, cpu)})
 		r.WallS, r.CPUS = wall, cpu
 	} else {
 		o.rate = o.bytes / r.WallS
@@ -72,7 +72,7 @@ func newRow(m *machine, c *candidate, g target, s shape, whole, copying span) *r
 	}
 	r.flags = append(r.flags, o.check(m.most)...)
 	if r.copies > enoughCopy {
-		r.flags = append(r.flags, flag{mostlyCopying, fmt.Sprintf("%.0f %% of the loop was laying packets: what is left is a difference of two large figures", 100*r.copies)})
+		r.flags = append(r.flags, flag{code: mostlyCopying, text: fmt.Sprintf("%.0f %% of the loop was laying packets: what is left is a difference of two large figures", 100*r.copies)})
 	}
 	for _, f := range r.flags {
 		r.Flags = append(r.Flags, f.String())

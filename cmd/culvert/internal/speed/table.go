@@ -85,7 +85,8 @@ func (s style) columns() []column {
 		cols = append(cols,
 			column{"C2558 Mbit/s", false, func(r *row) string { return r.published(fixed(r.ref.mbps, 0)) }},
 			column{"recomputed", false, func(r *row) string { return r.published(fixed(r.ref.recompute(), 1)) }},
-			column{"times", false, (*row).times},
+			column{"times", false, func(r *row) string { return r.times(r.Gbps) }},
+			column{"per CPU s", false, func(r *row) string { return r.times(r.GbpsPerCPUS) }},
 		)
 	}
 	return cols
@@ -99,12 +100,12 @@ func (r *row) published(v string) string {
 	return v
 }
 
-// times is how many times the published figure a row reaches, if both are good.
-func (r *row) times() string {
+// times is how many times the published figure a row's is, if both are good.
+func (r *row) times(gbps float64) string {
 	if anyImpossible(r.flags) || len(r.ref.check()) > 0 {
 		return "-"
 	}
-	return fixed(r.Gbps*1000/r.ref.recompute(), 2)
+	return fixed(gbps*1000/r.ref.recompute(), 2)
 }
 
 func orDash(s string) string {
@@ -124,6 +125,7 @@ func (s style) print(w io.Writer, rows []*row) {
 	}
 	lines = append(lines, append(head, ""))
 	var remarks []string
+	waited := false
 	for _, r := range rows {
 		line := make([]string, 0, len(cols)+1)
 		for _, c := range cols {
@@ -135,14 +137,22 @@ func (s style) print(w io.Writer, rows []*row) {
 			flags = append(flags[:len(flags):len(flags)], r.ref.check()...)
 		}
 		for _, f := range flags {
+			if f.mark != "" {
+				marks += "[" + f.mark + "]"
+				waited = true
+				continue
+			}
 			remarks = append(remarks, f.String())
 			marks += fmt.Sprintf("[%d]", len(remarks))
 		}
 		lines = append(lines, append(line, marks))
 	}
 	align(w, lines, func(i int) bool { return i == len(cols) || cols[i].left })
-	if len(remarks) > 0 {
+	if waited || len(remarks) > 0 {
 		fmt.Fprintln(w)
+	}
+	if waited {
+		fmt.Fprintln(w, "[waited] for a processor, that share of the time: the figure by wall time is the busy machine's, the one by CPU time is good")
 	}
 	for i, text := range remarks {
 		fmt.Fprintf(w, "[%d] %s\n", i+1, text)
