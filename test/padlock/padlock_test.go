@@ -1,4 +1,4 @@
-// Package padlock_test proves the padlock engine under plemu, which emulates the processors.
+// Package padlock proves the padlock engine under plemu, which emulates the processors.
 package padlock_test
 
 import (
@@ -193,7 +193,7 @@ func TestPageEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := offload.Keys{Enc: bytes.Repeat([]byte{3}, 16), Auth: bytes.Repeat([]byte{4}, 20)}
+	k := offload.Keys{Enc: bytes.Repeat([]byte{3}, 16), Auth: bytes.Repeat([]byte{4}, 20), ESN: true}
 	var ses [2]offload.Session
 	for _, dir := range []offload.Direction{offload.Seal, offload.Open} {
 		if ses[dir], err = e.NewSession(tr, dir, k); err != nil {
@@ -220,13 +220,14 @@ func TestPageEnd(t *testing.T) {
 			cipher.NewCBCEncrypter(block, want[8:24]).CryptBlocks(want[24:], want[24:])
 			h := hmac.New(sha1.New, k.Auth)
 			h.Write(want)
+			h.Write([]byte{1, 2, 3, 4})
 			want = h.Sum(want)[:n]
 			for _, dir := range []offload.Direction{offload.Seal, offload.Open} {
-				b := &offload.Burst{Dir: dir, Jobs: []offload.Job{{Session: ses[dir], ESP: esp}}}
+				b := &offload.Burst{Dir: dir, Jobs: []offload.Job{{Session: ses[dir], ESP: esp, SeqHi: 0x01020304}}}
 				if err := offload.Do(lane, b); err != nil || b.Jobs[0].Status != offload.OK {
 					t.Fatalf("%v, %d blocks, %d bytes before the end: %v, %v", dir, blocks, gap, b.Jobs[0].Status, err)
 				}
-				if dir == offload.Seal && !bytes.Equal(esp, want) || dir == offload.Open && !bytes.Equal(esp[:len(plain)], plain) {
+				if dir == offload.Seal && !bytes.Equal(esp, want) || dir == offload.Open && !bytes.Equal(esp, append(plain, want[len(plain):]...)) {
 					t.Fatalf("%v, %d blocks, %d bytes before the end: the packet is wrong", dir, blocks, gap)
 				}
 			}
@@ -309,6 +310,7 @@ func deeper(e offload.Engine, seal, ref offload.Session, id, depth int) error {
 func TestHost(t *testing.T) {
 	e := padlock.New()
 	c, err := e.Probe()
+	t.Log(err)
 	if err == nil {
 		t.Skip("this is a " + c.Detail)
 	}

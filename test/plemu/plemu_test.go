@@ -382,6 +382,17 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
+// Where tracing is not permitted Run says so: in a program that is traced itself, as nothing is traced twice.
+func TestNotPermitted(t *testing.T) {
+	if _, inside := Inside(); !inside {
+		Rerun(t, Find("c3"), "TestNotPermitted")
+		return
+	}
+	if _, err := Run(t.Context(), Find("c3"), []string{"/bin/true"}, nil); !errors.Is(err, ErrNotPermitted) || !strings.Contains(err.Error(), "ptrace: ") {
+		t.Errorf("%v", err)
+	}
+}
+
 // AES over a schedule is the standard library's, for the example of FIPS 197 appendix B and its schedule, both ways.
 func TestCipherBlock(t *testing.T) {
 	// The schedule of a 128-bit key, expanded with the tables: the words of FIPS 197 appendix A.1 begin and end so.

@@ -52,6 +52,12 @@ func Rerun(t *testing.T, m Model, test string) *Report {
 	return rerun(t, m, Run, self, test)
 }
 
+// RerunQEMU runs a top-level test of another program, the same tests compiled for 386, as Rerun does.
+func RerunQEMU(t *testing.T, m Model, program, test string) *Report {
+	t.Helper()
+	return rerun(t, m, RunQEMU, program, test)
+}
+
 func rerun(t *testing.T, m Model, run func(context.Context, Model, []string, []string) (*Report, error), program, test string) *Report {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), runLimit)
