@@ -1,0 +1,42 @@
+package multibuf
+
+import (
+	"culvert/offload"
+
+	"golang.org/x/sys/cpu"
+)
+
+// avx512 is the level of Intel's Ice Lake and AMD's Zen 4 and their successors. Costs are cycles measured on Zen 5.
+var avx512 = level{
+	name: AVX512,
+	missing: func() []string {
+		x := &cpu.X86
+		return lacking(
+			need{x.HasAVX512F, "AVX512F"}, need{x.HasAVX512BW, "AVX512BW"}, need{x.HasAVX512VL, "AVX512VL"},
+			need{x.HasAVX512DQ, "AVX512DQ"}, need{x.HasAVX512VBMI, "AVX512VBMI"}, need{x.HasAVX512GFNI, "GFNI"},
+			need{x.HasAVX512VAES, "VAES"}, need{x.HasAVX512VPCLMULQDQ, "VPCLMULQDQ"}, need{x.HasBMI2, "BMI2"},
+		)
+	},
+	kernels: kernels{
+		detail: "VAES, AVX-512",
+		aesEnc: []cbcKernel{
+			{lanes: 4, cost: 42, shared: cbcEncryptShared4AVX512, mixed: cbcEncryptMixed4AVX512},
+			{lanes: 8, cost: 44, shared: cbcEncryptShared8AVX512, mixed: cbcEncryptMixed8AVX512},
+			{lanes: 16, cost: 50, shared: cbcEncryptShared16AVX512, mixed: cbcEncryptMixed16AVX512},
+			{lanes: 32, cost: 75, shared: cbcEncryptShared32AVX512, mixed: cbcEncryptMixed32AVX512},
+		},
+		aesDec: cbcDecryptAVX512,
+		hash32: [...][]hashKernel[uint32]{
+			offload.HMACMD5:    {{lanes: 16, cost: 512, run: md5x16AVX512}, {lanes: 32, cost: 520, run: md5x32AVX512}},
+			offload.HMACSHA1:   {{lanes: 16, cost: 400, run: sha1x16AVX512}, {lanes: 32, cost: 520, run: sha1x32AVX512}},
+			offload.HMACSHA256: {{lanes: 16, cost: 700, run: sha256x16AVX512}, {lanes: 32, cost: 1000, run: sha256x32AVX512}},
+			offload.HMACSHA512: nil,
+		},
+		hash64: []hashKernel[uint64]{
+			{lanes: 8, cost: 800, run: sha512x8AVX512}, {lanes: 16, cost: 1200, run: sha512x16AVX512},
+		},
+		single: [...]int{
+			offload.HMACMD5: 340, offload.HMACSHA1: 130, offload.HMACSHA256: 130, offload.HMACSHA384: 470, offload.HMACSHA512: 470,
+		},
+	},
+}
