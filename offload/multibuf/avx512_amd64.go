@@ -54,3 +54,15 @@ func sha256x32AVX512(state *uint32, ptrs *uintptr, blocks int)
 
 // Compresses blocks of 16 messages.
 func sha512x16AVX512(state *uint64, ptrs *uintptr, blocks int)
+
+// Encrypts 64 lanes; keys: Shared.
+func des3EncryptSharedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
+// Encrypts 64 lanes; keys: Mixed.
+func des3EncryptMixedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
+// Decrypts 64 lanes; keys: Shared.
+func des3DecryptSharedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
+// Decrypts 64 lanes; keys: Mixed.
+func des3DecryptMixedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)

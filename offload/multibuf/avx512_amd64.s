@@ -21892,3 +21892,17981 @@ block:
 	VMOVDQU64    Z1, 64(BX)
 	VZEROUPPER
 	RET
+
+DATA desSBox1<>+0(SB)/1, $0x37
+DATA desSBox1<>+1(SB)/1, $0x0c
+DATA desSBox1<>+2(SB)/1, $0x11
+DATA desSBox1<>+3(SB)/1, $0x3f
+DATA desSBox1<>+4(SB)/1, $0x3b
+DATA desSBox1<>+5(SB)/1, $0x15
+DATA desSBox1<>+6(SB)/1, $0x37
+DATA desSBox1<>+7(SB)/1, $0x2a
+DATA desSBox1<>+8(SB)/1, $0x04
+DATA desSBox1<>+9(SB)/1, $0x19
+DATA desSBox1<>+10(SB)/1, $0x3b
+DATA desSBox1<>+11(SB)/1, $0x0c
+DATA desSBox1<>+12(SB)/1, $0x2e
+DATA desSBox1<>+13(SB)/1, $0x00
+DATA desSBox1<>+14(SB)/1, $0x04
+DATA desSBox1<>+15(SB)/1, $0x19
+DATA desSBox1<>+16(SB)/1, $0x00
+DATA desSBox1<>+17(SB)/1, $0x26
+DATA desSBox1<>+18(SB)/1, $0x3f
+DATA desSBox1<>+19(SB)/1, $0x19
+DATA desSBox1<>+20(SB)/1, $0x1d
+DATA desSBox1<>+21(SB)/1, $0x33
+DATA desSBox1<>+22(SB)/1, $0x22
+DATA desSBox1<>+23(SB)/1, $0x0c
+DATA desSBox1<>+24(SB)/1, $0x37
+DATA desSBox1<>+25(SB)/1, $0x2a
+DATA desSBox1<>+26(SB)/1, $0x11
+DATA desSBox1<>+27(SB)/1, $0x26
+DATA desSBox1<>+28(SB)/1, $0x3b
+DATA desSBox1<>+29(SB)/1, $0x0c
+DATA desSBox1<>+30(SB)/1, $0x08
+DATA desSBox1<>+31(SB)/1, $0x15
+DATA desSBox1<>+32(SB)/1, $0x11
+DATA desSBox1<>+33(SB)/1, $0x26
+DATA desSBox1<>+34(SB)/1, $0x08
+DATA desSBox1<>+35(SB)/1, $0x33
+DATA desSBox1<>+36(SB)/1, $0x08
+DATA desSBox1<>+37(SB)/1, $0x33
+DATA desSBox1<>+38(SB)/1, $0x22
+DATA desSBox1<>+39(SB)/1, $0x1d
+DATA desSBox1<>+40(SB)/1, $0x3f
+DATA desSBox1<>+41(SB)/1, $0x2a
+DATA desSBox1<>+42(SB)/1, $0x15
+DATA desSBox1<>+43(SB)/1, $0x26
+DATA desSBox1<>+44(SB)/1, $0x22
+DATA desSBox1<>+45(SB)/1, $0x1d
+DATA desSBox1<>+46(SB)/1, $0x2e
+DATA desSBox1<>+47(SB)/1, $0x00
+DATA desSBox1<>+48(SB)/1, $0x3f
+DATA desSBox1<>+49(SB)/1, $0x15
+DATA desSBox1<>+50(SB)/1, $0x33
+DATA desSBox1<>+51(SB)/1, $0x2e
+DATA desSBox1<>+52(SB)/1, $0x11
+DATA desSBox1<>+53(SB)/1, $0x2e
+DATA desSBox1<>+54(SB)/1, $0x04
+DATA desSBox1<>+55(SB)/1, $0x37
+DATA desSBox1<>+56(SB)/1, $0x04
+DATA desSBox1<>+57(SB)/1, $0x19
+DATA desSBox1<>+58(SB)/1, $0x2a
+DATA desSBox1<>+59(SB)/1, $0x00
+DATA desSBox1<>+60(SB)/1, $0x08
+DATA desSBox1<>+61(SB)/1, $0x22
+DATA desSBox1<>+62(SB)/1, $0x1d
+DATA desSBox1<>+63(SB)/1, $0x3b
+GLOBL desSBox1<>(SB), RODATA|NOPTR, $64
+
+DATA desSBox2<>+0(SB)/1, $0x3f
+DATA desSBox2<>+1(SB)/1, $0x00
+DATA desSBox2<>+2(SB)/1, $0x16
+DATA desSBox2<>+3(SB)/1, $0x25
+DATA desSBox2<>+4(SB)/1, $0x12
+DATA desSBox2<>+5(SB)/1, $0x2d
+DATA desSBox2<>+6(SB)/1, $0x08
+DATA desSBox2<>+7(SB)/1, $0x33
+DATA desSBox2<>+8(SB)/1, $0x29
+DATA desSBox2<>+9(SB)/1, $0x1a
+DATA desSBox2<>+10(SB)/1, $0x33
+DATA desSBox2<>+11(SB)/1, $0x16
+DATA desSBox2<>+12(SB)/1, $0x0c
+DATA desSBox2<>+13(SB)/1, $0x37
+DATA desSBox2<>+14(SB)/1, $0x25
+DATA desSBox2<>+15(SB)/1, $0x08
+DATA desSBox2<>+16(SB)/1, $0x04
+DATA desSBox2<>+17(SB)/1, $0x3b
+DATA desSBox2<>+18(SB)/1, $0x2d
+DATA desSBox2<>+19(SB)/1, $0x12
+DATA desSBox2<>+20(SB)/1, $0x3b
+DATA desSBox2<>+21(SB)/1, $0x1e
+DATA desSBox2<>+22(SB)/1, $0x37
+DATA desSBox2<>+23(SB)/1, $0x29
+DATA desSBox2<>+24(SB)/1, $0x1e
+DATA desSBox2<>+25(SB)/1, $0x21
+DATA desSBox2<>+26(SB)/1, $0x00
+DATA desSBox2<>+27(SB)/1, $0x0c
+DATA desSBox2<>+28(SB)/1, $0x21
+DATA desSBox2<>+29(SB)/1, $0x04
+DATA desSBox2<>+30(SB)/1, $0x1a
+DATA desSBox2<>+31(SB)/1, $0x3f
+DATA desSBox2<>+32(SB)/1, $0x0c
+DATA desSBox2<>+33(SB)/1, $0x37
+DATA desSBox2<>+34(SB)/1, $0x33
+DATA desSBox2<>+35(SB)/1, $0x1e
+DATA desSBox2<>+36(SB)/1, $0x21
+DATA desSBox2<>+37(SB)/1, $0x1a
+DATA desSBox2<>+38(SB)/1, $0x04
+DATA desSBox2<>+39(SB)/1, $0x2d
+DATA desSBox2<>+40(SB)/1, $0x3f
+DATA desSBox2<>+41(SB)/1, $0x0c
+DATA desSBox2<>+42(SB)/1, $0x29
+DATA desSBox2<>+43(SB)/1, $0x00
+DATA desSBox2<>+44(SB)/1, $0x12
+DATA desSBox2<>+45(SB)/1, $0x21
+DATA desSBox2<>+46(SB)/1, $0x1e
+DATA desSBox2<>+47(SB)/1, $0x3b
+DATA desSBox2<>+48(SB)/1, $0x37
+DATA desSBox2<>+49(SB)/1, $0x12
+DATA desSBox2<>+50(SB)/1, $0x00
+DATA desSBox2<>+51(SB)/1, $0x29
+DATA desSBox2<>+52(SB)/1, $0x2d
+DATA desSBox2<>+53(SB)/1, $0x04
+DATA desSBox2<>+54(SB)/1, $0x1a
+DATA desSBox2<>+55(SB)/1, $0x33
+DATA desSBox2<>+56(SB)/1, $0x08
+DATA desSBox2<>+57(SB)/1, $0x3f
+DATA desSBox2<>+58(SB)/1, $0x16
+DATA desSBox2<>+59(SB)/1, $0x25
+DATA desSBox2<>+60(SB)/1, $0x3b
+DATA desSBox2<>+61(SB)/1, $0x08
+DATA desSBox2<>+62(SB)/1, $0x25
+DATA desSBox2<>+63(SB)/1, $0x16
+GLOBL desSBox2<>(SB), RODATA|NOPTR, $64
+
+DATA desSBox3<>+0(SB)/1, $0x15
+DATA desSBox3<>+1(SB)/1, $0x3b
+DATA desSBox3<>+2(SB)/1, $0x08
+DATA desSBox3<>+3(SB)/1, $0x1d
+DATA desSBox3<>+4(SB)/1, $0x19
+DATA desSBox3<>+5(SB)/1, $0x22
+DATA desSBox3<>+6(SB)/1, $0x33
+DATA desSBox3<>+7(SB)/1, $0x04
+DATA desSBox3<>+8(SB)/1, $0x26
+DATA desSBox3<>+9(SB)/1, $0x11
+DATA desSBox3<>+10(SB)/1, $0x1d
+DATA desSBox3<>+11(SB)/1, $0x2a
+DATA desSBox3<>+12(SB)/1, $0x3f
+DATA desSBox3<>+13(SB)/1, $0x0c
+DATA desSBox3<>+14(SB)/1, $0x04
+DATA desSBox3<>+15(SB)/1, $0x37
+DATA desSBox3<>+16(SB)/1, $0x3b
+DATA desSBox3<>+17(SB)/1, $0x08
+DATA desSBox3<>+18(SB)/1, $0x04
+DATA desSBox3<>+19(SB)/1, $0x22
+DATA desSBox3<>+20(SB)/1, $0x00
+DATA desSBox3<>+21(SB)/1, $0x3b
+DATA desSBox3<>+22(SB)/1, $0x2a
+DATA desSBox3<>+23(SB)/1, $0x37
+DATA desSBox3<>+24(SB)/1, $0x0c
+DATA desSBox3<>+25(SB)/1, $0x26
+DATA desSBox3<>+26(SB)/1, $0x33
+DATA desSBox3<>+27(SB)/1, $0x1d
+DATA desSBox3<>+28(SB)/1, $0x26
+DATA desSBox3<>+29(SB)/1, $0x11
+DATA desSBox3<>+30(SB)/1, $0x3f
+DATA desSBox3<>+31(SB)/1, $0x04
+DATA desSBox3<>+32(SB)/1, $0x00
+DATA desSBox3<>+33(SB)/1, $0x26
+DATA desSBox3<>+34(SB)/1, $0x3b
+DATA desSBox3<>+35(SB)/1, $0x08
+DATA desSBox3<>+36(SB)/1, $0x37
+DATA desSBox3<>+37(SB)/1, $0x19
+DATA desSBox3<>+38(SB)/1, $0x2e
+DATA desSBox3<>+39(SB)/1, $0x33
+DATA desSBox3<>+40(SB)/1, $0x0c
+DATA desSBox3<>+41(SB)/1, $0x3f
+DATA desSBox3<>+42(SB)/1, $0x22
+DATA desSBox3<>+43(SB)/1, $0x15
+DATA desSBox3<>+44(SB)/1, $0x2a
+DATA desSBox3<>+45(SB)/1, $0x00
+DATA desSBox3<>+46(SB)/1, $0x11
+DATA desSBox3<>+47(SB)/1, $0x2e
+DATA desSBox3<>+48(SB)/1, $0x2e
+DATA desSBox3<>+49(SB)/1, $0x15
+DATA desSBox3<>+50(SB)/1, $0x11
+DATA desSBox3<>+51(SB)/1, $0x3f
+DATA desSBox3<>+52(SB)/1, $0x19
+DATA desSBox3<>+53(SB)/1, $0x00
+DATA desSBox3<>+54(SB)/1, $0x37
+DATA desSBox3<>+55(SB)/1, $0x0c
+DATA desSBox3<>+56(SB)/1, $0x22
+DATA desSBox3<>+57(SB)/1, $0x19
+DATA desSBox3<>+58(SB)/1, $0x1d
+DATA desSBox3<>+59(SB)/1, $0x2a
+DATA desSBox3<>+60(SB)/1, $0x15
+DATA desSBox3<>+61(SB)/1, $0x2e
+DATA desSBox3<>+62(SB)/1, $0x08
+DATA desSBox3<>+63(SB)/1, $0x33
+GLOBL desSBox3<>(SB), RODATA|NOPTR, $64
+
+DATA desSBox4<>+0(SB)/1, $0x3b
+DATA desSBox4<>+1(SB)/1, $0x0c
+DATA desSBox4<>+2(SB)/1, $0x21
+DATA desSBox4<>+3(SB)/1, $0x3f
+DATA desSBox4<>+4(SB)/1, $0x1e
+DATA desSBox4<>+5(SB)/1, $0x25
+DATA desSBox4<>+6(SB)/1, $0x04
+DATA desSBox4<>+7(SB)/1, $0x29
+DATA desSBox4<>+8(SB)/1, $0x00
+DATA desSBox4<>+9(SB)/1, $0x16
+DATA desSBox4<>+10(SB)/1, $0x2d
+DATA desSBox4<>+11(SB)/1, $0x33
+DATA desSBox4<>+12(SB)/1, $0x25
+DATA desSBox4<>+13(SB)/1, $0x3b
+DATA desSBox4<>+14(SB)/1, $0x12
+DATA desSBox4<>+15(SB)/1, $0x04
+DATA desSBox4<>+16(SB)/1, $0x37
+DATA desSBox4<>+17(SB)/1, $0x29
+DATA desSBox4<>+18(SB)/1, $0x12
+DATA desSBox4<>+19(SB)/1, $0x25
+DATA desSBox4<>+20(SB)/1, $0x2d
+DATA desSBox4<>+21(SB)/1, $0x00
+DATA desSBox4<>+22(SB)/1, $0x08
+DATA desSBox4<>+23(SB)/1, $0x33
+DATA desSBox4<>+24(SB)/1, $0x1a
+DATA desSBox4<>+25(SB)/1, $0x0c
+DATA desSBox4<>+26(SB)/1, $0x21
+DATA desSBox4<>+27(SB)/1, $0x16
+DATA desSBox4<>+28(SB)/1, $0x00
+DATA desSBox4<>+29(SB)/1, $0x37
+DATA desSBox4<>+30(SB)/1, $0x1e
+DATA desSBox4<>+31(SB)/1, $0x08
+DATA desSBox4<>+32(SB)/1, $0x37
+DATA desSBox4<>+33(SB)/1, $0x1a
+DATA desSBox4<>+34(SB)/1, $0x08
+DATA desSBox4<>+35(SB)/1, $0x21
+DATA desSBox4<>+36(SB)/1, $0x29
+DATA desSBox4<>+37(SB)/1, $0x00
+DATA desSBox4<>+38(SB)/1, $0x33
+DATA desSBox4<>+39(SB)/1, $0x1e
+DATA desSBox4<>+40(SB)/1, $0x1a
+DATA desSBox4<>+41(SB)/1, $0x2d
+DATA desSBox4<>+42(SB)/1, $0x16
+DATA desSBox4<>+43(SB)/1, $0x08
+DATA desSBox4<>+44(SB)/1, $0x0c
+DATA desSBox4<>+45(SB)/1, $0x37
+DATA desSBox4<>+46(SB)/1, $0x3f
+DATA desSBox4<>+47(SB)/1, $0x12
+DATA desSBox4<>+48(SB)/1, $0x04
+DATA desSBox4<>+49(SB)/1, $0x3f
+DATA desSBox4<>+50(SB)/1, $0x3b
+DATA desSBox4<>+51(SB)/1, $0x12
+DATA desSBox4<>+52(SB)/1, $0x33
+DATA desSBox4<>+53(SB)/1, $0x1a
+DATA desSBox4<>+54(SB)/1, $0x16
+DATA desSBox4<>+55(SB)/1, $0x2d
+DATA desSBox4<>+56(SB)/1, $0x3f
+DATA desSBox4<>+57(SB)/1, $0x21
+DATA desSBox4<>+58(SB)/1, $0x0c
+DATA desSBox4<>+59(SB)/1, $0x3b
+DATA desSBox4<>+60(SB)/1, $0x29
+DATA desSBox4<>+61(SB)/1, $0x04
+DATA desSBox4<>+62(SB)/1, $0x25
+DATA desSBox4<>+63(SB)/1, $0x1e
+GLOBL desSBox4<>(SB), RODATA|NOPTR, $64
+
+DATA desSBox5<>+0(SB)/1, $0x22
+DATA desSBox5<>+1(SB)/1, $0x11
+DATA desSBox5<>+2(SB)/1, $0x08
+DATA desSBox5<>+3(SB)/1, $0x3f
+DATA desSBox5<>+4(SB)/1, $0x2e
+DATA desSBox5<>+5(SB)/1, $0x1d
+DATA desSBox5<>+6(SB)/1, $0x33
+DATA desSBox5<>+7(SB)/1, $0x2a
+DATA desSBox5<>+8(SB)/1, $0x08
+DATA desSBox5<>+9(SB)/1, $0x26
+DATA desSBox5<>+10(SB)/1, $0x04
+DATA desSBox5<>+11(SB)/1, $0x19
+DATA desSBox5<>+12(SB)/1, $0x37
+DATA desSBox5<>+13(SB)/1, $0x3b
+DATA desSBox5<>+14(SB)/1, $0x2e
+DATA desSBox5<>+15(SB)/1, $0x00
+DATA desSBox5<>+16(SB)/1, $0x19
+DATA desSBox5<>+17(SB)/1, $0x0c
+DATA desSBox5<>+18(SB)/1, $0x22
+DATA desSBox5<>+19(SB)/1, $0x15
+DATA desSBox5<>+20(SB)/1, $0x33
+DATA desSBox5<>+21(SB)/1, $0x00
+DATA desSBox5<>+22(SB)/1, $0x1d
+DATA desSBox5<>+23(SB)/1, $0x26
+DATA desSBox5<>+24(SB)/1, $0x04
+DATA desSBox5<>+25(SB)/1, $0x3f
+DATA desSBox5<>+26(SB)/1, $0x37
+DATA desSBox5<>+27(SB)/1, $0x0c
+DATA desSBox5<>+28(SB)/1, $0x2a
+DATA desSBox5<>+29(SB)/1, $0x15
+DATA desSBox5<>+30(SB)/1, $0x11
+DATA desSBox5<>+31(SB)/1, $0x3b
+DATA desSBox5<>+32(SB)/1, $0x3b
+DATA desSBox5<>+33(SB)/1, $0x0c
+DATA desSBox5<>+34(SB)/1, $0x37
+DATA desSBox5<>+35(SB)/1, $0x2a
+DATA desSBox5<>+36(SB)/1, $0x08
+DATA desSBox5<>+37(SB)/1, $0x26
+DATA desSBox5<>+38(SB)/1, $0x04
+DATA desSBox5<>+39(SB)/1, $0x33
+DATA desSBox5<>+40(SB)/1, $0x22
+DATA desSBox5<>+41(SB)/1, $0x3f
+DATA desSBox5<>+42(SB)/1, $0x19
+DATA desSBox5<>+43(SB)/1, $0x00
+DATA desSBox5<>+44(SB)/1, $0x1d
+DATA desSBox5<>+45(SB)/1, $0x11
+DATA desSBox5<>+46(SB)/1, $0x22
+DATA desSBox5<>+47(SB)/1, $0x0c
+DATA desSBox5<>+48(SB)/1, $0x37
+DATA desSBox5<>+49(SB)/1, $0x00
+DATA desSBox5<>+50(SB)/1, $0x11
+DATA desSBox5<>+51(SB)/1, $0x3f
+DATA desSBox5<>+52(SB)/1, $0x2e
+DATA desSBox5<>+53(SB)/1, $0x15
+DATA desSBox5<>+54(SB)/1, $0x3b
+DATA desSBox5<>+55(SB)/1, $0x08
+DATA desSBox5<>+56(SB)/1, $0x19
+DATA desSBox5<>+57(SB)/1, $0x33
+DATA desSBox5<>+58(SB)/1, $0x2e
+DATA desSBox5<>+59(SB)/1, $0x15
+DATA desSBox5<>+60(SB)/1, $0x04
+DATA desSBox5<>+61(SB)/1, $0x2a
+DATA desSBox5<>+62(SB)/1, $0x1d
+DATA desSBox5<>+63(SB)/1, $0x26
+GLOBL desSBox5<>(SB), RODATA|NOPTR, $64
+
+DATA desSBox6<>+0(SB)/1, $0x33
+DATA desSBox6<>+1(SB)/1, $0x00
+DATA desSBox6<>+2(SB)/1, $0x29
+DATA desSBox6<>+3(SB)/1, $0x1e
+DATA desSBox6<>+4(SB)/1, $0x25
+DATA desSBox6<>+5(SB)/1, $0x0c
+DATA desSBox6<>+6(SB)/1, $0x3f
+DATA desSBox6<>+7(SB)/1, $0x12
+DATA desSBox6<>+8(SB)/1, $0x29
+DATA desSBox6<>+9(SB)/1, $0x37
+DATA desSBox6<>+10(SB)/1, $0x04
+DATA desSBox6<>+11(SB)/1, $0x08
+DATA desSBox6<>+12(SB)/1, $0x16
+DATA desSBox6<>+13(SB)/1, $0x1a
+DATA desSBox6<>+14(SB)/1, $0x33
+DATA desSBox6<>+15(SB)/1, $0x2d
+DATA desSBox6<>+16(SB)/1, $0x08
+DATA desSBox6<>+17(SB)/1, $0x3b
+DATA desSBox6<>+18(SB)/1, $0x37
+DATA desSBox6<>+19(SB)/1, $0x00
+DATA desSBox6<>+20(SB)/1, $0x3f
+DATA desSBox6<>+21(SB)/1, $0x12
+DATA desSBox6<>+22(SB)/1, $0x1a
+DATA desSBox6<>+23(SB)/1, $0x25
+DATA desSBox6<>+24(SB)/1, $0x04
+DATA desSBox6<>+25(SB)/1, $0x1e
+DATA desSBox6<>+26(SB)/1, $0x21
+DATA desSBox6<>+27(SB)/1, $0x3b
+DATA desSBox6<>+28(SB)/1, $0x21
+DATA desSBox6<>+29(SB)/1, $0x2d
+DATA desSBox6<>+30(SB)/1, $0x0c
+DATA desSBox6<>+31(SB)/1, $0x16
+DATA desSBox6<>+32(SB)/1, $0x25
+DATA desSBox6<>+33(SB)/1, $0x16
+DATA desSBox6<>+34(SB)/1, $0x12
+DATA desSBox6<>+35(SB)/1, $0x2d
+DATA desSBox6<>+36(SB)/1, $0x12
+DATA desSBox6<>+37(SB)/1, $0x3b
+DATA desSBox6<>+38(SB)/1, $0x04
+DATA desSBox6<>+39(SB)/1, $0x08
+DATA desSBox6<>+40(SB)/1, $0x1e
+DATA desSBox6<>+41(SB)/1, $0x00
+DATA desSBox6<>+42(SB)/1, $0x29
+DATA desSBox6<>+43(SB)/1, $0x16
+DATA desSBox6<>+44(SB)/1, $0x29
+DATA desSBox6<>+45(SB)/1, $0x0c
+DATA desSBox6<>+46(SB)/1, $0x3f
+DATA desSBox6<>+47(SB)/1, $0x21
+DATA desSBox6<>+48(SB)/1, $0x3f
+DATA desSBox6<>+49(SB)/1, $0x08
+DATA desSBox6<>+50(SB)/1, $0x0c
+DATA desSBox6<>+51(SB)/1, $0x37
+DATA desSBox6<>+52(SB)/1, $0x04
+DATA desSBox6<>+53(SB)/1, $0x37
+DATA desSBox6<>+54(SB)/1, $0x33
+DATA desSBox6<>+55(SB)/1, $0x1e
+DATA desSBox6<>+56(SB)/1, $0x33
+DATA desSBox6<>+57(SB)/1, $0x2d
+DATA desSBox6<>+58(SB)/1, $0x1a
+DATA desSBox6<>+59(SB)/1, $0x00
+DATA desSBox6<>+60(SB)/1, $0x1a
+DATA desSBox6<>+61(SB)/1, $0x21
+DATA desSBox6<>+62(SB)/1, $0x25
+DATA desSBox6<>+63(SB)/1, $0x3b
+GLOBL desSBox6<>(SB), RODATA|NOPTR, $64
+
+DATA desSBox7<>+0(SB)/1, $0x21
+DATA desSBox7<>+1(SB)/1, $0x04
+DATA desSBox7<>+2(SB)/1, $0x0c
+DATA desSBox7<>+3(SB)/1, $0x1a
+DATA desSBox7<>+4(SB)/1, $0x3f
+DATA desSBox7<>+5(SB)/1, $0x33
+DATA desSBox7<>+6(SB)/1, $0x25
+DATA desSBox7<>+7(SB)/1, $0x00
+DATA desSBox7<>+8(SB)/1, $0x08
+DATA desSBox7<>+9(SB)/1, $0x1e
+DATA desSBox7<>+10(SB)/1, $0x16
+DATA desSBox7<>+11(SB)/1, $0x29
+DATA desSBox7<>+12(SB)/1, $0x12
+DATA desSBox7<>+13(SB)/1, $0x2d
+DATA desSBox7<>+14(SB)/1, $0x29
+DATA desSBox7<>+15(SB)/1, $0x16
+DATA desSBox7<>+16(SB)/1, $0x37
+DATA desSBox7<>+17(SB)/1, $0x29
+DATA desSBox7<>+18(SB)/1, $0x3b
+DATA desSBox7<>+19(SB)/1, $0x16
+DATA desSBox7<>+20(SB)/1, $0x21
+DATA desSBox7<>+21(SB)/1, $0x04
+DATA desSBox7<>+22(SB)/1, $0x08
+DATA desSBox7<>+23(SB)/1, $0x3b
+DATA desSBox7<>+24(SB)/1, $0x1e
+DATA desSBox7<>+25(SB)/1, $0x37
+DATA desSBox7<>+26(SB)/1, $0x25
+DATA desSBox7<>+27(SB)/1, $0x00
+DATA desSBox7<>+28(SB)/1, $0x04
+DATA desSBox7<>+29(SB)/1, $0x1a
+DATA desSBox7<>+30(SB)/1, $0x12
+DATA desSBox7<>+31(SB)/1, $0x0c
+DATA desSBox7<>+32(SB)/1, $0x1e
+DATA desSBox7<>+33(SB)/1, $0x21
+DATA desSBox7<>+34(SB)/1, $0x33
+DATA desSBox7<>+35(SB)/1, $0x3f
+DATA desSBox7<>+36(SB)/1, $0x00
+DATA desSBox7<>+37(SB)/1, $0x0c
+DATA desSBox7<>+38(SB)/1, $0x1a
+DATA desSBox7<>+39(SB)/1, $0x25
+DATA desSBox7<>+40(SB)/1, $0x3b
+DATA desSBox7<>+41(SB)/1, $0x37
+DATA desSBox7<>+42(SB)/1, $0x2d
+DATA desSBox7<>+43(SB)/1, $0x12
+DATA desSBox7<>+44(SB)/1, $0x37
+DATA desSBox7<>+45(SB)/1, $0x3b
+DATA desSBox7<>+46(SB)/1, $0x04
+DATA desSBox7<>+47(SB)/1, $0x08
+DATA desSBox7<>+48(SB)/1, $0x00
+DATA desSBox7<>+49(SB)/1, $0x1e
+DATA desSBox7<>+50(SB)/1, $0x0c
+DATA desSBox7<>+51(SB)/1, $0x25
+DATA desSBox7<>+52(SB)/1, $0x16
+DATA desSBox7<>+53(SB)/1, $0x21
+DATA desSBox7<>+54(SB)/1, $0x3f
+DATA desSBox7<>+55(SB)/1, $0x08
+DATA desSBox7<>+56(SB)/1, $0x2d
+DATA desSBox7<>+57(SB)/1, $0x12
+DATA desSBox7<>+58(SB)/1, $0x33
+DATA desSBox7<>+59(SB)/1, $0x3f
+DATA desSBox7<>+60(SB)/1, $0x1a
+DATA desSBox7<>+61(SB)/1, $0x2d
+DATA desSBox7<>+62(SB)/1, $0x29
+DATA desSBox7<>+63(SB)/1, $0x33
+GLOBL desSBox7<>(SB), RODATA|NOPTR, $64
+
+DATA desSBox8<>+0(SB)/1, $0x3b
+DATA desSBox8<>+1(SB)/1, $0x2d
+DATA desSBox8<>+2(SB)/1, $0x16
+DATA desSBox8<>+3(SB)/1, $0x00
+DATA desSBox8<>+4(SB)/1, $0x0c
+DATA desSBox8<>+5(SB)/1, $0x33
+DATA desSBox8<>+6(SB)/1, $0x29
+DATA desSBox8<>+7(SB)/1, $0x3f
+DATA desSBox8<>+8(SB)/1, $0x12
+DATA desSBox8<>+9(SB)/1, $0x08
+DATA desSBox8<>+10(SB)/1, $0x25
+DATA desSBox8<>+11(SB)/1, $0x16
+DATA desSBox8<>+12(SB)/1, $0x37
+DATA desSBox8<>+13(SB)/1, $0x1e
+DATA desSBox8<>+14(SB)/1, $0x1a
+DATA desSBox8<>+15(SB)/1, $0x29
+DATA desSBox8<>+16(SB)/1, $0x04
+DATA desSBox8<>+17(SB)/1, $0x37
+DATA desSBox8<>+18(SB)/1, $0x33
+DATA desSBox8<>+19(SB)/1, $0x0c
+DATA desSBox8<>+20(SB)/1, $0x3f
+DATA desSBox8<>+21(SB)/1, $0x1a
+DATA desSBox8<>+22(SB)/1, $0x00
+DATA desSBox8<>+23(SB)/1, $0x25
+DATA desSBox8<>+24(SB)/1, $0x08
+DATA desSBox8<>+25(SB)/1, $0x21
+DATA desSBox8<>+26(SB)/1, $0x1e
+DATA desSBox8<>+27(SB)/1, $0x3b
+DATA desSBox8<>+28(SB)/1, $0x21
+DATA desSBox8<>+29(SB)/1, $0x04
+DATA desSBox8<>+30(SB)/1, $0x2d
+DATA desSBox8<>+31(SB)/1, $0x12
+DATA desSBox8<>+32(SB)/1, $0x21
+DATA desSBox8<>+33(SB)/1, $0x04
+DATA desSBox8<>+34(SB)/1, $0x1a
+DATA desSBox8<>+35(SB)/1, $0x3f
+DATA desSBox8<>+36(SB)/1, $0x16
+DATA desSBox8<>+37(SB)/1, $0x08
+DATA desSBox8<>+38(SB)/1, $0x00
+DATA desSBox8<>+39(SB)/1, $0x25
+DATA desSBox8<>+40(SB)/1, $0x3b
+DATA desSBox8<>+41(SB)/1, $0x1e
+DATA desSBox8<>+42(SB)/1, $0x0c
+DATA desSBox8<>+43(SB)/1, $0x33
+DATA desSBox8<>+44(SB)/1, $0x2d
+DATA desSBox8<>+45(SB)/1, $0x12
+DATA desSBox8<>+46(SB)/1, $0x33
+DATA desSBox8<>+47(SB)/1, $0x0c
+DATA desSBox8<>+48(SB)/1, $0x3f
+DATA desSBox8<>+49(SB)/1, $0x21
+DATA desSBox8<>+50(SB)/1, $0x29
+DATA desSBox8<>+51(SB)/1, $0x1a
+DATA desSBox8<>+52(SB)/1, $0x25
+DATA desSBox8<>+53(SB)/1, $0x16
+DATA desSBox8<>+54(SB)/1, $0x1e
+DATA desSBox8<>+55(SB)/1, $0x29
+DATA desSBox8<>+56(SB)/1, $0x12
+DATA desSBox8<>+57(SB)/1, $0x2d
+DATA desSBox8<>+58(SB)/1, $0x37
+DATA desSBox8<>+59(SB)/1, $0x00
+DATA desSBox8<>+60(SB)/1, $0x08
+DATA desSBox8<>+61(SB)/1, $0x3b
+DATA desSBox8<>+62(SB)/1, $0x04
+DATA desSBox8<>+63(SB)/1, $0x37
+GLOBL desSBox8<>(SB), RODATA|NOPTR, $64
+
+DATA desIP<>+0(SB)/1, $0x40
+DATA desIP<>+1(SB)/1, $0x10
+DATA desIP<>+2(SB)/1, $0x04
+DATA desIP<>+3(SB)/1, $0x01
+DATA desIP<>+4(SB)/1, $0x80
+DATA desIP<>+5(SB)/1, $0x20
+DATA desIP<>+6(SB)/1, $0x08
+DATA desIP<>+7(SB)/1, $0x02
+DATA desIP<>+8(SB)/1, $0x40
+DATA desIP<>+9(SB)/1, $0x10
+DATA desIP<>+10(SB)/1, $0x04
+DATA desIP<>+11(SB)/1, $0x01
+DATA desIP<>+12(SB)/1, $0x80
+DATA desIP<>+13(SB)/1, $0x20
+DATA desIP<>+14(SB)/1, $0x08
+DATA desIP<>+15(SB)/1, $0x02
+DATA desIP<>+16(SB)/1, $0x40
+DATA desIP<>+17(SB)/1, $0x10
+DATA desIP<>+18(SB)/1, $0x04
+DATA desIP<>+19(SB)/1, $0x01
+DATA desIP<>+20(SB)/1, $0x80
+DATA desIP<>+21(SB)/1, $0x20
+DATA desIP<>+22(SB)/1, $0x08
+DATA desIP<>+23(SB)/1, $0x02
+DATA desIP<>+24(SB)/1, $0x40
+DATA desIP<>+25(SB)/1, $0x10
+DATA desIP<>+26(SB)/1, $0x04
+DATA desIP<>+27(SB)/1, $0x01
+DATA desIP<>+28(SB)/1, $0x80
+DATA desIP<>+29(SB)/1, $0x20
+DATA desIP<>+30(SB)/1, $0x08
+DATA desIP<>+31(SB)/1, $0x02
+DATA desIP<>+32(SB)/1, $0x40
+DATA desIP<>+33(SB)/1, $0x10
+DATA desIP<>+34(SB)/1, $0x04
+DATA desIP<>+35(SB)/1, $0x01
+DATA desIP<>+36(SB)/1, $0x80
+DATA desIP<>+37(SB)/1, $0x20
+DATA desIP<>+38(SB)/1, $0x08
+DATA desIP<>+39(SB)/1, $0x02
+DATA desIP<>+40(SB)/1, $0x40
+DATA desIP<>+41(SB)/1, $0x10
+DATA desIP<>+42(SB)/1, $0x04
+DATA desIP<>+43(SB)/1, $0x01
+DATA desIP<>+44(SB)/1, $0x80
+DATA desIP<>+45(SB)/1, $0x20
+DATA desIP<>+46(SB)/1, $0x08
+DATA desIP<>+47(SB)/1, $0x02
+DATA desIP<>+48(SB)/1, $0x40
+DATA desIP<>+49(SB)/1, $0x10
+DATA desIP<>+50(SB)/1, $0x04
+DATA desIP<>+51(SB)/1, $0x01
+DATA desIP<>+52(SB)/1, $0x80
+DATA desIP<>+53(SB)/1, $0x20
+DATA desIP<>+54(SB)/1, $0x08
+DATA desIP<>+55(SB)/1, $0x02
+DATA desIP<>+56(SB)/1, $0x40
+DATA desIP<>+57(SB)/1, $0x10
+DATA desIP<>+58(SB)/1, $0x04
+DATA desIP<>+59(SB)/1, $0x01
+DATA desIP<>+60(SB)/1, $0x80
+DATA desIP<>+61(SB)/1, $0x20
+DATA desIP<>+62(SB)/1, $0x08
+DATA desIP<>+63(SB)/1, $0x02
+GLOBL desIP<>(SB), RODATA|NOPTR, $64
+
+DATA desByBytes<>+0(SB)/1, $0x00
+DATA desByBytes<>+1(SB)/1, $0x08
+DATA desByBytes<>+2(SB)/1, $0x10
+DATA desByBytes<>+3(SB)/1, $0x18
+DATA desByBytes<>+4(SB)/1, $0x20
+DATA desByBytes<>+5(SB)/1, $0x28
+DATA desByBytes<>+6(SB)/1, $0x30
+DATA desByBytes<>+7(SB)/1, $0x38
+DATA desByBytes<>+8(SB)/1, $0x01
+DATA desByBytes<>+9(SB)/1, $0x09
+DATA desByBytes<>+10(SB)/1, $0x11
+DATA desByBytes<>+11(SB)/1, $0x19
+DATA desByBytes<>+12(SB)/1, $0x21
+DATA desByBytes<>+13(SB)/1, $0x29
+DATA desByBytes<>+14(SB)/1, $0x31
+DATA desByBytes<>+15(SB)/1, $0x39
+DATA desByBytes<>+16(SB)/1, $0x02
+DATA desByBytes<>+17(SB)/1, $0x0a
+DATA desByBytes<>+18(SB)/1, $0x12
+DATA desByBytes<>+19(SB)/1, $0x1a
+DATA desByBytes<>+20(SB)/1, $0x22
+DATA desByBytes<>+21(SB)/1, $0x2a
+DATA desByBytes<>+22(SB)/1, $0x32
+DATA desByBytes<>+23(SB)/1, $0x3a
+DATA desByBytes<>+24(SB)/1, $0x03
+DATA desByBytes<>+25(SB)/1, $0x0b
+DATA desByBytes<>+26(SB)/1, $0x13
+DATA desByBytes<>+27(SB)/1, $0x1b
+DATA desByBytes<>+28(SB)/1, $0x23
+DATA desByBytes<>+29(SB)/1, $0x2b
+DATA desByBytes<>+30(SB)/1, $0x33
+DATA desByBytes<>+31(SB)/1, $0x3b
+DATA desByBytes<>+32(SB)/1, $0x04
+DATA desByBytes<>+33(SB)/1, $0x0c
+DATA desByBytes<>+34(SB)/1, $0x14
+DATA desByBytes<>+35(SB)/1, $0x1c
+DATA desByBytes<>+36(SB)/1, $0x24
+DATA desByBytes<>+37(SB)/1, $0x2c
+DATA desByBytes<>+38(SB)/1, $0x34
+DATA desByBytes<>+39(SB)/1, $0x3c
+DATA desByBytes<>+40(SB)/1, $0x05
+DATA desByBytes<>+41(SB)/1, $0x0d
+DATA desByBytes<>+42(SB)/1, $0x15
+DATA desByBytes<>+43(SB)/1, $0x1d
+DATA desByBytes<>+44(SB)/1, $0x25
+DATA desByBytes<>+45(SB)/1, $0x2d
+DATA desByBytes<>+46(SB)/1, $0x35
+DATA desByBytes<>+47(SB)/1, $0x3d
+DATA desByBytes<>+48(SB)/1, $0x06
+DATA desByBytes<>+49(SB)/1, $0x0e
+DATA desByBytes<>+50(SB)/1, $0x16
+DATA desByBytes<>+51(SB)/1, $0x1e
+DATA desByBytes<>+52(SB)/1, $0x26
+DATA desByBytes<>+53(SB)/1, $0x2e
+DATA desByBytes<>+54(SB)/1, $0x36
+DATA desByBytes<>+55(SB)/1, $0x3e
+DATA desByBytes<>+56(SB)/1, $0x07
+DATA desByBytes<>+57(SB)/1, $0x0f
+DATA desByBytes<>+58(SB)/1, $0x17
+DATA desByBytes<>+59(SB)/1, $0x1f
+DATA desByBytes<>+60(SB)/1, $0x27
+DATA desByBytes<>+61(SB)/1, $0x2f
+DATA desByBytes<>+62(SB)/1, $0x37
+DATA desByBytes<>+63(SB)/1, $0x3f
+GLOBL desByBytes<>(SB), RODATA|NOPTR, $64
+
+DATA desFP<>+0(SB)/1, $0x80
+DATA desFP<>+1(SB)/1, $0x40
+DATA desFP<>+2(SB)/1, $0x20
+DATA desFP<>+3(SB)/1, $0x10
+DATA desFP<>+4(SB)/1, $0x08
+DATA desFP<>+5(SB)/1, $0x04
+DATA desFP<>+6(SB)/1, $0x02
+DATA desFP<>+7(SB)/1, $0x01
+DATA desFP<>+8(SB)/1, $0x80
+DATA desFP<>+9(SB)/1, $0x40
+DATA desFP<>+10(SB)/1, $0x20
+DATA desFP<>+11(SB)/1, $0x10
+DATA desFP<>+12(SB)/1, $0x08
+DATA desFP<>+13(SB)/1, $0x04
+DATA desFP<>+14(SB)/1, $0x02
+DATA desFP<>+15(SB)/1, $0x01
+DATA desFP<>+16(SB)/1, $0x80
+DATA desFP<>+17(SB)/1, $0x40
+DATA desFP<>+18(SB)/1, $0x20
+DATA desFP<>+19(SB)/1, $0x10
+DATA desFP<>+20(SB)/1, $0x08
+DATA desFP<>+21(SB)/1, $0x04
+DATA desFP<>+22(SB)/1, $0x02
+DATA desFP<>+23(SB)/1, $0x01
+DATA desFP<>+24(SB)/1, $0x80
+DATA desFP<>+25(SB)/1, $0x40
+DATA desFP<>+26(SB)/1, $0x20
+DATA desFP<>+27(SB)/1, $0x10
+DATA desFP<>+28(SB)/1, $0x08
+DATA desFP<>+29(SB)/1, $0x04
+DATA desFP<>+30(SB)/1, $0x02
+DATA desFP<>+31(SB)/1, $0x01
+DATA desFP<>+32(SB)/1, $0x80
+DATA desFP<>+33(SB)/1, $0x40
+DATA desFP<>+34(SB)/1, $0x20
+DATA desFP<>+35(SB)/1, $0x10
+DATA desFP<>+36(SB)/1, $0x08
+DATA desFP<>+37(SB)/1, $0x04
+DATA desFP<>+38(SB)/1, $0x02
+DATA desFP<>+39(SB)/1, $0x01
+DATA desFP<>+40(SB)/1, $0x80
+DATA desFP<>+41(SB)/1, $0x40
+DATA desFP<>+42(SB)/1, $0x20
+DATA desFP<>+43(SB)/1, $0x10
+DATA desFP<>+44(SB)/1, $0x08
+DATA desFP<>+45(SB)/1, $0x04
+DATA desFP<>+46(SB)/1, $0x02
+DATA desFP<>+47(SB)/1, $0x01
+DATA desFP<>+48(SB)/1, $0x80
+DATA desFP<>+49(SB)/1, $0x40
+DATA desFP<>+50(SB)/1, $0x20
+DATA desFP<>+51(SB)/1, $0x10
+DATA desFP<>+52(SB)/1, $0x08
+DATA desFP<>+53(SB)/1, $0x04
+DATA desFP<>+54(SB)/1, $0x02
+DATA desFP<>+55(SB)/1, $0x01
+DATA desFP<>+56(SB)/1, $0x80
+DATA desFP<>+57(SB)/1, $0x40
+DATA desFP<>+58(SB)/1, $0x20
+DATA desFP<>+59(SB)/1, $0x10
+DATA desFP<>+60(SB)/1, $0x08
+DATA desFP<>+61(SB)/1, $0x04
+DATA desFP<>+62(SB)/1, $0x02
+DATA desFP<>+63(SB)/1, $0x01
+GLOBL desFP<>(SB), RODATA|NOPTR, $64
+
+DATA desByBlocks<>+0(SB)/1, $0x20
+DATA desByBlocks<>+1(SB)/1, $0x00
+DATA desByBlocks<>+2(SB)/1, $0x28
+DATA desByBlocks<>+3(SB)/1, $0x08
+DATA desByBlocks<>+4(SB)/1, $0x30
+DATA desByBlocks<>+5(SB)/1, $0x10
+DATA desByBlocks<>+6(SB)/1, $0x38
+DATA desByBlocks<>+7(SB)/1, $0x18
+DATA desByBlocks<>+8(SB)/1, $0x21
+DATA desByBlocks<>+9(SB)/1, $0x01
+DATA desByBlocks<>+10(SB)/1, $0x29
+DATA desByBlocks<>+11(SB)/1, $0x09
+DATA desByBlocks<>+12(SB)/1, $0x31
+DATA desByBlocks<>+13(SB)/1, $0x11
+DATA desByBlocks<>+14(SB)/1, $0x39
+DATA desByBlocks<>+15(SB)/1, $0x19
+DATA desByBlocks<>+16(SB)/1, $0x22
+DATA desByBlocks<>+17(SB)/1, $0x02
+DATA desByBlocks<>+18(SB)/1, $0x2a
+DATA desByBlocks<>+19(SB)/1, $0x0a
+DATA desByBlocks<>+20(SB)/1, $0x32
+DATA desByBlocks<>+21(SB)/1, $0x12
+DATA desByBlocks<>+22(SB)/1, $0x3a
+DATA desByBlocks<>+23(SB)/1, $0x1a
+DATA desByBlocks<>+24(SB)/1, $0x23
+DATA desByBlocks<>+25(SB)/1, $0x03
+DATA desByBlocks<>+26(SB)/1, $0x2b
+DATA desByBlocks<>+27(SB)/1, $0x0b
+DATA desByBlocks<>+28(SB)/1, $0x33
+DATA desByBlocks<>+29(SB)/1, $0x13
+DATA desByBlocks<>+30(SB)/1, $0x3b
+DATA desByBlocks<>+31(SB)/1, $0x1b
+DATA desByBlocks<>+32(SB)/1, $0x24
+DATA desByBlocks<>+33(SB)/1, $0x04
+DATA desByBlocks<>+34(SB)/1, $0x2c
+DATA desByBlocks<>+35(SB)/1, $0x0c
+DATA desByBlocks<>+36(SB)/1, $0x34
+DATA desByBlocks<>+37(SB)/1, $0x14
+DATA desByBlocks<>+38(SB)/1, $0x3c
+DATA desByBlocks<>+39(SB)/1, $0x1c
+DATA desByBlocks<>+40(SB)/1, $0x25
+DATA desByBlocks<>+41(SB)/1, $0x05
+DATA desByBlocks<>+42(SB)/1, $0x2d
+DATA desByBlocks<>+43(SB)/1, $0x0d
+DATA desByBlocks<>+44(SB)/1, $0x35
+DATA desByBlocks<>+45(SB)/1, $0x15
+DATA desByBlocks<>+46(SB)/1, $0x3d
+DATA desByBlocks<>+47(SB)/1, $0x1d
+DATA desByBlocks<>+48(SB)/1, $0x26
+DATA desByBlocks<>+49(SB)/1, $0x06
+DATA desByBlocks<>+50(SB)/1, $0x2e
+DATA desByBlocks<>+51(SB)/1, $0x0e
+DATA desByBlocks<>+52(SB)/1, $0x36
+DATA desByBlocks<>+53(SB)/1, $0x16
+DATA desByBlocks<>+54(SB)/1, $0x3e
+DATA desByBlocks<>+55(SB)/1, $0x1e
+DATA desByBlocks<>+56(SB)/1, $0x27
+DATA desByBlocks<>+57(SB)/1, $0x07
+DATA desByBlocks<>+58(SB)/1, $0x2f
+DATA desByBlocks<>+59(SB)/1, $0x0f
+DATA desByBlocks<>+60(SB)/1, $0x37
+DATA desByBlocks<>+61(SB)/1, $0x17
+DATA desByBlocks<>+62(SB)/1, $0x3f
+DATA desByBlocks<>+63(SB)/1, $0x1f
+GLOBL desByBlocks<>(SB), RODATA|NOPTR, $64
+
+DATA desMask0<>+0(SB)/1, $0x01
+DATA desMask0<>+1(SB)/1, $0x01
+DATA desMask0<>+2(SB)/1, $0x01
+DATA desMask0<>+3(SB)/1, $0x01
+DATA desMask0<>+4(SB)/1, $0x01
+DATA desMask0<>+5(SB)/1, $0x01
+DATA desMask0<>+6(SB)/1, $0x01
+DATA desMask0<>+7(SB)/1, $0x01
+DATA desMask0<>+8(SB)/1, $0x01
+DATA desMask0<>+9(SB)/1, $0x01
+DATA desMask0<>+10(SB)/1, $0x01
+DATA desMask0<>+11(SB)/1, $0x01
+DATA desMask0<>+12(SB)/1, $0x01
+DATA desMask0<>+13(SB)/1, $0x01
+DATA desMask0<>+14(SB)/1, $0x01
+DATA desMask0<>+15(SB)/1, $0x01
+DATA desMask0<>+16(SB)/1, $0x01
+DATA desMask0<>+17(SB)/1, $0x01
+DATA desMask0<>+18(SB)/1, $0x01
+DATA desMask0<>+19(SB)/1, $0x01
+DATA desMask0<>+20(SB)/1, $0x01
+DATA desMask0<>+21(SB)/1, $0x01
+DATA desMask0<>+22(SB)/1, $0x01
+DATA desMask0<>+23(SB)/1, $0x01
+DATA desMask0<>+24(SB)/1, $0x01
+DATA desMask0<>+25(SB)/1, $0x01
+DATA desMask0<>+26(SB)/1, $0x01
+DATA desMask0<>+27(SB)/1, $0x01
+DATA desMask0<>+28(SB)/1, $0x01
+DATA desMask0<>+29(SB)/1, $0x01
+DATA desMask0<>+30(SB)/1, $0x01
+DATA desMask0<>+31(SB)/1, $0x01
+DATA desMask0<>+32(SB)/1, $0x01
+DATA desMask0<>+33(SB)/1, $0x01
+DATA desMask0<>+34(SB)/1, $0x01
+DATA desMask0<>+35(SB)/1, $0x01
+DATA desMask0<>+36(SB)/1, $0x01
+DATA desMask0<>+37(SB)/1, $0x01
+DATA desMask0<>+38(SB)/1, $0x01
+DATA desMask0<>+39(SB)/1, $0x01
+DATA desMask0<>+40(SB)/1, $0x01
+DATA desMask0<>+41(SB)/1, $0x01
+DATA desMask0<>+42(SB)/1, $0x01
+DATA desMask0<>+43(SB)/1, $0x01
+DATA desMask0<>+44(SB)/1, $0x01
+DATA desMask0<>+45(SB)/1, $0x01
+DATA desMask0<>+46(SB)/1, $0x01
+DATA desMask0<>+47(SB)/1, $0x01
+DATA desMask0<>+48(SB)/1, $0x01
+DATA desMask0<>+49(SB)/1, $0x01
+DATA desMask0<>+50(SB)/1, $0x01
+DATA desMask0<>+51(SB)/1, $0x01
+DATA desMask0<>+52(SB)/1, $0x01
+DATA desMask0<>+53(SB)/1, $0x01
+DATA desMask0<>+54(SB)/1, $0x01
+DATA desMask0<>+55(SB)/1, $0x01
+DATA desMask0<>+56(SB)/1, $0x01
+DATA desMask0<>+57(SB)/1, $0x01
+DATA desMask0<>+58(SB)/1, $0x01
+DATA desMask0<>+59(SB)/1, $0x01
+DATA desMask0<>+60(SB)/1, $0x01
+DATA desMask0<>+61(SB)/1, $0x01
+DATA desMask0<>+62(SB)/1, $0x01
+DATA desMask0<>+63(SB)/1, $0x01
+GLOBL desMask0<>(SB), RODATA|NOPTR, $64
+
+DATA desMask1<>+0(SB)/1, $0x02
+DATA desMask1<>+1(SB)/1, $0x02
+DATA desMask1<>+2(SB)/1, $0x02
+DATA desMask1<>+3(SB)/1, $0x02
+DATA desMask1<>+4(SB)/1, $0x02
+DATA desMask1<>+5(SB)/1, $0x02
+DATA desMask1<>+6(SB)/1, $0x02
+DATA desMask1<>+7(SB)/1, $0x02
+DATA desMask1<>+8(SB)/1, $0x02
+DATA desMask1<>+9(SB)/1, $0x02
+DATA desMask1<>+10(SB)/1, $0x02
+DATA desMask1<>+11(SB)/1, $0x02
+DATA desMask1<>+12(SB)/1, $0x02
+DATA desMask1<>+13(SB)/1, $0x02
+DATA desMask1<>+14(SB)/1, $0x02
+DATA desMask1<>+15(SB)/1, $0x02
+DATA desMask1<>+16(SB)/1, $0x02
+DATA desMask1<>+17(SB)/1, $0x02
+DATA desMask1<>+18(SB)/1, $0x02
+DATA desMask1<>+19(SB)/1, $0x02
+DATA desMask1<>+20(SB)/1, $0x02
+DATA desMask1<>+21(SB)/1, $0x02
+DATA desMask1<>+22(SB)/1, $0x02
+DATA desMask1<>+23(SB)/1, $0x02
+DATA desMask1<>+24(SB)/1, $0x02
+DATA desMask1<>+25(SB)/1, $0x02
+DATA desMask1<>+26(SB)/1, $0x02
+DATA desMask1<>+27(SB)/1, $0x02
+DATA desMask1<>+28(SB)/1, $0x02
+DATA desMask1<>+29(SB)/1, $0x02
+DATA desMask1<>+30(SB)/1, $0x02
+DATA desMask1<>+31(SB)/1, $0x02
+DATA desMask1<>+32(SB)/1, $0x02
+DATA desMask1<>+33(SB)/1, $0x02
+DATA desMask1<>+34(SB)/1, $0x02
+DATA desMask1<>+35(SB)/1, $0x02
+DATA desMask1<>+36(SB)/1, $0x02
+DATA desMask1<>+37(SB)/1, $0x02
+DATA desMask1<>+38(SB)/1, $0x02
+DATA desMask1<>+39(SB)/1, $0x02
+DATA desMask1<>+40(SB)/1, $0x02
+DATA desMask1<>+41(SB)/1, $0x02
+DATA desMask1<>+42(SB)/1, $0x02
+DATA desMask1<>+43(SB)/1, $0x02
+DATA desMask1<>+44(SB)/1, $0x02
+DATA desMask1<>+45(SB)/1, $0x02
+DATA desMask1<>+46(SB)/1, $0x02
+DATA desMask1<>+47(SB)/1, $0x02
+DATA desMask1<>+48(SB)/1, $0x02
+DATA desMask1<>+49(SB)/1, $0x02
+DATA desMask1<>+50(SB)/1, $0x02
+DATA desMask1<>+51(SB)/1, $0x02
+DATA desMask1<>+52(SB)/1, $0x02
+DATA desMask1<>+53(SB)/1, $0x02
+DATA desMask1<>+54(SB)/1, $0x02
+DATA desMask1<>+55(SB)/1, $0x02
+DATA desMask1<>+56(SB)/1, $0x02
+DATA desMask1<>+57(SB)/1, $0x02
+DATA desMask1<>+58(SB)/1, $0x02
+DATA desMask1<>+59(SB)/1, $0x02
+DATA desMask1<>+60(SB)/1, $0x02
+DATA desMask1<>+61(SB)/1, $0x02
+DATA desMask1<>+62(SB)/1, $0x02
+DATA desMask1<>+63(SB)/1, $0x02
+GLOBL desMask1<>(SB), RODATA|NOPTR, $64
+
+DATA desMask2<>+0(SB)/1, $0x04
+DATA desMask2<>+1(SB)/1, $0x04
+DATA desMask2<>+2(SB)/1, $0x04
+DATA desMask2<>+3(SB)/1, $0x04
+DATA desMask2<>+4(SB)/1, $0x04
+DATA desMask2<>+5(SB)/1, $0x04
+DATA desMask2<>+6(SB)/1, $0x04
+DATA desMask2<>+7(SB)/1, $0x04
+DATA desMask2<>+8(SB)/1, $0x04
+DATA desMask2<>+9(SB)/1, $0x04
+DATA desMask2<>+10(SB)/1, $0x04
+DATA desMask2<>+11(SB)/1, $0x04
+DATA desMask2<>+12(SB)/1, $0x04
+DATA desMask2<>+13(SB)/1, $0x04
+DATA desMask2<>+14(SB)/1, $0x04
+DATA desMask2<>+15(SB)/1, $0x04
+DATA desMask2<>+16(SB)/1, $0x04
+DATA desMask2<>+17(SB)/1, $0x04
+DATA desMask2<>+18(SB)/1, $0x04
+DATA desMask2<>+19(SB)/1, $0x04
+DATA desMask2<>+20(SB)/1, $0x04
+DATA desMask2<>+21(SB)/1, $0x04
+DATA desMask2<>+22(SB)/1, $0x04
+DATA desMask2<>+23(SB)/1, $0x04
+DATA desMask2<>+24(SB)/1, $0x04
+DATA desMask2<>+25(SB)/1, $0x04
+DATA desMask2<>+26(SB)/1, $0x04
+DATA desMask2<>+27(SB)/1, $0x04
+DATA desMask2<>+28(SB)/1, $0x04
+DATA desMask2<>+29(SB)/1, $0x04
+DATA desMask2<>+30(SB)/1, $0x04
+DATA desMask2<>+31(SB)/1, $0x04
+DATA desMask2<>+32(SB)/1, $0x04
+DATA desMask2<>+33(SB)/1, $0x04
+DATA desMask2<>+34(SB)/1, $0x04
+DATA desMask2<>+35(SB)/1, $0x04
+DATA desMask2<>+36(SB)/1, $0x04
+DATA desMask2<>+37(SB)/1, $0x04
+DATA desMask2<>+38(SB)/1, $0x04
+DATA desMask2<>+39(SB)/1, $0x04
+DATA desMask2<>+40(SB)/1, $0x04
+DATA desMask2<>+41(SB)/1, $0x04
+DATA desMask2<>+42(SB)/1, $0x04
+DATA desMask2<>+43(SB)/1, $0x04
+DATA desMask2<>+44(SB)/1, $0x04
+DATA desMask2<>+45(SB)/1, $0x04
+DATA desMask2<>+46(SB)/1, $0x04
+DATA desMask2<>+47(SB)/1, $0x04
+DATA desMask2<>+48(SB)/1, $0x04
+DATA desMask2<>+49(SB)/1, $0x04
+DATA desMask2<>+50(SB)/1, $0x04
+DATA desMask2<>+51(SB)/1, $0x04
+DATA desMask2<>+52(SB)/1, $0x04
+DATA desMask2<>+53(SB)/1, $0x04
+DATA desMask2<>+54(SB)/1, $0x04
+DATA desMask2<>+55(SB)/1, $0x04
+DATA desMask2<>+56(SB)/1, $0x04
+DATA desMask2<>+57(SB)/1, $0x04
+DATA desMask2<>+58(SB)/1, $0x04
+DATA desMask2<>+59(SB)/1, $0x04
+DATA desMask2<>+60(SB)/1, $0x04
+DATA desMask2<>+61(SB)/1, $0x04
+DATA desMask2<>+62(SB)/1, $0x04
+DATA desMask2<>+63(SB)/1, $0x04
+GLOBL desMask2<>(SB), RODATA|NOPTR, $64
+
+DATA desMask3<>+0(SB)/1, $0x08
+DATA desMask3<>+1(SB)/1, $0x08
+DATA desMask3<>+2(SB)/1, $0x08
+DATA desMask3<>+3(SB)/1, $0x08
+DATA desMask3<>+4(SB)/1, $0x08
+DATA desMask3<>+5(SB)/1, $0x08
+DATA desMask3<>+6(SB)/1, $0x08
+DATA desMask3<>+7(SB)/1, $0x08
+DATA desMask3<>+8(SB)/1, $0x08
+DATA desMask3<>+9(SB)/1, $0x08
+DATA desMask3<>+10(SB)/1, $0x08
+DATA desMask3<>+11(SB)/1, $0x08
+DATA desMask3<>+12(SB)/1, $0x08
+DATA desMask3<>+13(SB)/1, $0x08
+DATA desMask3<>+14(SB)/1, $0x08
+DATA desMask3<>+15(SB)/1, $0x08
+DATA desMask3<>+16(SB)/1, $0x08
+DATA desMask3<>+17(SB)/1, $0x08
+DATA desMask3<>+18(SB)/1, $0x08
+DATA desMask3<>+19(SB)/1, $0x08
+DATA desMask3<>+20(SB)/1, $0x08
+DATA desMask3<>+21(SB)/1, $0x08
+DATA desMask3<>+22(SB)/1, $0x08
+DATA desMask3<>+23(SB)/1, $0x08
+DATA desMask3<>+24(SB)/1, $0x08
+DATA desMask3<>+25(SB)/1, $0x08
+DATA desMask3<>+26(SB)/1, $0x08
+DATA desMask3<>+27(SB)/1, $0x08
+DATA desMask3<>+28(SB)/1, $0x08
+DATA desMask3<>+29(SB)/1, $0x08
+DATA desMask3<>+30(SB)/1, $0x08
+DATA desMask3<>+31(SB)/1, $0x08
+DATA desMask3<>+32(SB)/1, $0x08
+DATA desMask3<>+33(SB)/1, $0x08
+DATA desMask3<>+34(SB)/1, $0x08
+DATA desMask3<>+35(SB)/1, $0x08
+DATA desMask3<>+36(SB)/1, $0x08
+DATA desMask3<>+37(SB)/1, $0x08
+DATA desMask3<>+38(SB)/1, $0x08
+DATA desMask3<>+39(SB)/1, $0x08
+DATA desMask3<>+40(SB)/1, $0x08
+DATA desMask3<>+41(SB)/1, $0x08
+DATA desMask3<>+42(SB)/1, $0x08
+DATA desMask3<>+43(SB)/1, $0x08
+DATA desMask3<>+44(SB)/1, $0x08
+DATA desMask3<>+45(SB)/1, $0x08
+DATA desMask3<>+46(SB)/1, $0x08
+DATA desMask3<>+47(SB)/1, $0x08
+DATA desMask3<>+48(SB)/1, $0x08
+DATA desMask3<>+49(SB)/1, $0x08
+DATA desMask3<>+50(SB)/1, $0x08
+DATA desMask3<>+51(SB)/1, $0x08
+DATA desMask3<>+52(SB)/1, $0x08
+DATA desMask3<>+53(SB)/1, $0x08
+DATA desMask3<>+54(SB)/1, $0x08
+DATA desMask3<>+55(SB)/1, $0x08
+DATA desMask3<>+56(SB)/1, $0x08
+DATA desMask3<>+57(SB)/1, $0x08
+DATA desMask3<>+58(SB)/1, $0x08
+DATA desMask3<>+59(SB)/1, $0x08
+DATA desMask3<>+60(SB)/1, $0x08
+DATA desMask3<>+61(SB)/1, $0x08
+DATA desMask3<>+62(SB)/1, $0x08
+DATA desMask3<>+63(SB)/1, $0x08
+GLOBL desMask3<>(SB), RODATA|NOPTR, $64
+
+DATA desMask4<>+0(SB)/1, $0x10
+DATA desMask4<>+1(SB)/1, $0x10
+DATA desMask4<>+2(SB)/1, $0x10
+DATA desMask4<>+3(SB)/1, $0x10
+DATA desMask4<>+4(SB)/1, $0x10
+DATA desMask4<>+5(SB)/1, $0x10
+DATA desMask4<>+6(SB)/1, $0x10
+DATA desMask4<>+7(SB)/1, $0x10
+DATA desMask4<>+8(SB)/1, $0x10
+DATA desMask4<>+9(SB)/1, $0x10
+DATA desMask4<>+10(SB)/1, $0x10
+DATA desMask4<>+11(SB)/1, $0x10
+DATA desMask4<>+12(SB)/1, $0x10
+DATA desMask4<>+13(SB)/1, $0x10
+DATA desMask4<>+14(SB)/1, $0x10
+DATA desMask4<>+15(SB)/1, $0x10
+DATA desMask4<>+16(SB)/1, $0x10
+DATA desMask4<>+17(SB)/1, $0x10
+DATA desMask4<>+18(SB)/1, $0x10
+DATA desMask4<>+19(SB)/1, $0x10
+DATA desMask4<>+20(SB)/1, $0x10
+DATA desMask4<>+21(SB)/1, $0x10
+DATA desMask4<>+22(SB)/1, $0x10
+DATA desMask4<>+23(SB)/1, $0x10
+DATA desMask4<>+24(SB)/1, $0x10
+DATA desMask4<>+25(SB)/1, $0x10
+DATA desMask4<>+26(SB)/1, $0x10
+DATA desMask4<>+27(SB)/1, $0x10
+DATA desMask4<>+28(SB)/1, $0x10
+DATA desMask4<>+29(SB)/1, $0x10
+DATA desMask4<>+30(SB)/1, $0x10
+DATA desMask4<>+31(SB)/1, $0x10
+DATA desMask4<>+32(SB)/1, $0x10
+DATA desMask4<>+33(SB)/1, $0x10
+DATA desMask4<>+34(SB)/1, $0x10
+DATA desMask4<>+35(SB)/1, $0x10
+DATA desMask4<>+36(SB)/1, $0x10
+DATA desMask4<>+37(SB)/1, $0x10
+DATA desMask4<>+38(SB)/1, $0x10
+DATA desMask4<>+39(SB)/1, $0x10
+DATA desMask4<>+40(SB)/1, $0x10
+DATA desMask4<>+41(SB)/1, $0x10
+DATA desMask4<>+42(SB)/1, $0x10
+DATA desMask4<>+43(SB)/1, $0x10
+DATA desMask4<>+44(SB)/1, $0x10
+DATA desMask4<>+45(SB)/1, $0x10
+DATA desMask4<>+46(SB)/1, $0x10
+DATA desMask4<>+47(SB)/1, $0x10
+DATA desMask4<>+48(SB)/1, $0x10
+DATA desMask4<>+49(SB)/1, $0x10
+DATA desMask4<>+50(SB)/1, $0x10
+DATA desMask4<>+51(SB)/1, $0x10
+DATA desMask4<>+52(SB)/1, $0x10
+DATA desMask4<>+53(SB)/1, $0x10
+DATA desMask4<>+54(SB)/1, $0x10
+DATA desMask4<>+55(SB)/1, $0x10
+DATA desMask4<>+56(SB)/1, $0x10
+DATA desMask4<>+57(SB)/1, $0x10
+DATA desMask4<>+58(SB)/1, $0x10
+DATA desMask4<>+59(SB)/1, $0x10
+DATA desMask4<>+60(SB)/1, $0x10
+DATA desMask4<>+61(SB)/1, $0x10
+DATA desMask4<>+62(SB)/1, $0x10
+DATA desMask4<>+63(SB)/1, $0x10
+GLOBL desMask4<>(SB), RODATA|NOPTR, $64
+
+DATA desMask5<>+0(SB)/1, $0x20
+DATA desMask5<>+1(SB)/1, $0x20
+DATA desMask5<>+2(SB)/1, $0x20
+DATA desMask5<>+3(SB)/1, $0x20
+DATA desMask5<>+4(SB)/1, $0x20
+DATA desMask5<>+5(SB)/1, $0x20
+DATA desMask5<>+6(SB)/1, $0x20
+DATA desMask5<>+7(SB)/1, $0x20
+DATA desMask5<>+8(SB)/1, $0x20
+DATA desMask5<>+9(SB)/1, $0x20
+DATA desMask5<>+10(SB)/1, $0x20
+DATA desMask5<>+11(SB)/1, $0x20
+DATA desMask5<>+12(SB)/1, $0x20
+DATA desMask5<>+13(SB)/1, $0x20
+DATA desMask5<>+14(SB)/1, $0x20
+DATA desMask5<>+15(SB)/1, $0x20
+DATA desMask5<>+16(SB)/1, $0x20
+DATA desMask5<>+17(SB)/1, $0x20
+DATA desMask5<>+18(SB)/1, $0x20
+DATA desMask5<>+19(SB)/1, $0x20
+DATA desMask5<>+20(SB)/1, $0x20
+DATA desMask5<>+21(SB)/1, $0x20
+DATA desMask5<>+22(SB)/1, $0x20
+DATA desMask5<>+23(SB)/1, $0x20
+DATA desMask5<>+24(SB)/1, $0x20
+DATA desMask5<>+25(SB)/1, $0x20
+DATA desMask5<>+26(SB)/1, $0x20
+DATA desMask5<>+27(SB)/1, $0x20
+DATA desMask5<>+28(SB)/1, $0x20
+DATA desMask5<>+29(SB)/1, $0x20
+DATA desMask5<>+30(SB)/1, $0x20
+DATA desMask5<>+31(SB)/1, $0x20
+DATA desMask5<>+32(SB)/1, $0x20
+DATA desMask5<>+33(SB)/1, $0x20
+DATA desMask5<>+34(SB)/1, $0x20
+DATA desMask5<>+35(SB)/1, $0x20
+DATA desMask5<>+36(SB)/1, $0x20
+DATA desMask5<>+37(SB)/1, $0x20
+DATA desMask5<>+38(SB)/1, $0x20
+DATA desMask5<>+39(SB)/1, $0x20
+DATA desMask5<>+40(SB)/1, $0x20
+DATA desMask5<>+41(SB)/1, $0x20
+DATA desMask5<>+42(SB)/1, $0x20
+DATA desMask5<>+43(SB)/1, $0x20
+DATA desMask5<>+44(SB)/1, $0x20
+DATA desMask5<>+45(SB)/1, $0x20
+DATA desMask5<>+46(SB)/1, $0x20
+DATA desMask5<>+47(SB)/1, $0x20
+DATA desMask5<>+48(SB)/1, $0x20
+DATA desMask5<>+49(SB)/1, $0x20
+DATA desMask5<>+50(SB)/1, $0x20
+DATA desMask5<>+51(SB)/1, $0x20
+DATA desMask5<>+52(SB)/1, $0x20
+DATA desMask5<>+53(SB)/1, $0x20
+DATA desMask5<>+54(SB)/1, $0x20
+DATA desMask5<>+55(SB)/1, $0x20
+DATA desMask5<>+56(SB)/1, $0x20
+DATA desMask5<>+57(SB)/1, $0x20
+DATA desMask5<>+58(SB)/1, $0x20
+DATA desMask5<>+59(SB)/1, $0x20
+DATA desMask5<>+60(SB)/1, $0x20
+DATA desMask5<>+61(SB)/1, $0x20
+DATA desMask5<>+62(SB)/1, $0x20
+DATA desMask5<>+63(SB)/1, $0x20
+GLOBL desMask5<>(SB), RODATA|NOPTR, $64
+
+DATA desExpand<>+0(SB)/1, $0x00
+DATA desExpand<>+1(SB)/1, $0x00
+DATA desExpand<>+2(SB)/1, $0x08
+DATA desExpand<>+3(SB)/1, $0x10
+DATA desExpand<>+4(SB)/1, $0x02
+DATA desExpand<>+5(SB)/1, $0x04
+DATA desExpand<>+6(SB)/1, $0x00
+DATA desExpand<>+7(SB)/1, $0x01
+DATA desExpand<>+8(SB)/1, $0x00
+DATA desExpand<>+9(SB)/1, $0x00
+DATA desExpand<>+10(SB)/1, $0x00
+DATA desExpand<>+11(SB)/1, $0x00
+DATA desExpand<>+12(SB)/1, $0x00
+DATA desExpand<>+13(SB)/1, $0x00
+DATA desExpand<>+14(SB)/1, $0x80
+DATA desExpand<>+15(SB)/1, $0x00
+DATA desExpand<>+16(SB)/1, $0x00
+DATA desExpand<>+17(SB)/1, $0x00
+DATA desExpand<>+18(SB)/1, $0x00
+DATA desExpand<>+19(SB)/1, $0x80
+DATA desExpand<>+20(SB)/1, $0x20
+DATA desExpand<>+21(SB)/1, $0x40
+DATA desExpand<>+22(SB)/1, $0x10
+DATA desExpand<>+23(SB)/1, $0x08
+DATA desExpand<>+24(SB)/1, $0x00
+DATA desExpand<>+25(SB)/1, $0x00
+DATA desExpand<>+26(SB)/1, $0x01
+DATA desExpand<>+27(SB)/1, $0x00
+DATA desExpand<>+28(SB)/1, $0x00
+DATA desExpand<>+29(SB)/1, $0x00
+DATA desExpand<>+30(SB)/1, $0x00
+DATA desExpand<>+31(SB)/1, $0x00
+DATA desExpand<>+32(SB)/1, $0x00
+DATA desExpand<>+33(SB)/1, $0x00
+DATA desExpand<>+34(SB)/1, $0x08
+DATA desExpand<>+35(SB)/1, $0x10
+DATA desExpand<>+36(SB)/1, $0x02
+DATA desExpand<>+37(SB)/1, $0x04
+DATA desExpand<>+38(SB)/1, $0x01
+DATA desExpand<>+39(SB)/1, $0x00
+DATA desExpand<>+40(SB)/1, $0x00
+DATA desExpand<>+41(SB)/1, $0x00
+DATA desExpand<>+42(SB)/1, $0x00
+DATA desExpand<>+43(SB)/1, $0x00
+DATA desExpand<>+44(SB)/1, $0x00
+DATA desExpand<>+45(SB)/1, $0x00
+DATA desExpand<>+46(SB)/1, $0x00
+DATA desExpand<>+47(SB)/1, $0x80
+DATA desExpand<>+48(SB)/1, $0x00
+DATA desExpand<>+49(SB)/1, $0x00
+DATA desExpand<>+50(SB)/1, $0x80
+DATA desExpand<>+51(SB)/1, $0x00
+DATA desExpand<>+52(SB)/1, $0x20
+DATA desExpand<>+53(SB)/1, $0x40
+DATA desExpand<>+54(SB)/1, $0x10
+DATA desExpand<>+55(SB)/1, $0x08
+DATA desExpand<>+56(SB)/1, $0x00
+DATA desExpand<>+57(SB)/1, $0x00
+DATA desExpand<>+58(SB)/1, $0x00
+DATA desExpand<>+59(SB)/1, $0x01
+DATA desExpand<>+60(SB)/1, $0x00
+DATA desExpand<>+61(SB)/1, $0x00
+DATA desExpand<>+62(SB)/1, $0x00
+DATA desExpand<>+63(SB)/1, $0x00
+DATA desExpand<>+64(SB)/1, $0x00
+DATA desExpand<>+65(SB)/1, $0x00
+DATA desExpand<>+66(SB)/1, $0x10
+DATA desExpand<>+67(SB)/1, $0x08
+DATA desExpand<>+68(SB)/1, $0x04
+DATA desExpand<>+69(SB)/1, $0x02
+DATA desExpand<>+70(SB)/1, $0x00
+DATA desExpand<>+71(SB)/1, $0x01
+DATA desExpand<>+72(SB)/1, $0x00
+DATA desExpand<>+73(SB)/1, $0x00
+DATA desExpand<>+74(SB)/1, $0x00
+DATA desExpand<>+75(SB)/1, $0x00
+DATA desExpand<>+76(SB)/1, $0x00
+DATA desExpand<>+77(SB)/1, $0x00
+DATA desExpand<>+78(SB)/1, $0x80
+DATA desExpand<>+79(SB)/1, $0x00
+DATA desExpand<>+80(SB)/1, $0x00
+DATA desExpand<>+81(SB)/1, $0x00
+DATA desExpand<>+82(SB)/1, $0x00
+DATA desExpand<>+83(SB)/1, $0x80
+DATA desExpand<>+84(SB)/1, $0x20
+DATA desExpand<>+85(SB)/1, $0x40
+DATA desExpand<>+86(SB)/1, $0x08
+DATA desExpand<>+87(SB)/1, $0x10
+DATA desExpand<>+88(SB)/1, $0x00
+DATA desExpand<>+89(SB)/1, $0x00
+DATA desExpand<>+90(SB)/1, $0x01
+DATA desExpand<>+91(SB)/1, $0x00
+DATA desExpand<>+92(SB)/1, $0x00
+DATA desExpand<>+93(SB)/1, $0x00
+DATA desExpand<>+94(SB)/1, $0x00
+DATA desExpand<>+95(SB)/1, $0x00
+DATA desExpand<>+96(SB)/1, $0x00
+DATA desExpand<>+97(SB)/1, $0x00
+DATA desExpand<>+98(SB)/1, $0x08
+DATA desExpand<>+99(SB)/1, $0x10
+DATA desExpand<>+100(SB)/1, $0x04
+DATA desExpand<>+101(SB)/1, $0x02
+DATA desExpand<>+102(SB)/1, $0x01
+DATA desExpand<>+103(SB)/1, $0x00
+DATA desExpand<>+104(SB)/1, $0x00
+DATA desExpand<>+105(SB)/1, $0x00
+DATA desExpand<>+106(SB)/1, $0x00
+DATA desExpand<>+107(SB)/1, $0x00
+DATA desExpand<>+108(SB)/1, $0x00
+DATA desExpand<>+109(SB)/1, $0x00
+DATA desExpand<>+110(SB)/1, $0x00
+DATA desExpand<>+111(SB)/1, $0x80
+DATA desExpand<>+112(SB)/1, $0x00
+DATA desExpand<>+113(SB)/1, $0x00
+DATA desExpand<>+114(SB)/1, $0x00
+DATA desExpand<>+115(SB)/1, $0x80
+DATA desExpand<>+116(SB)/1, $0x40
+DATA desExpand<>+117(SB)/1, $0x20
+DATA desExpand<>+118(SB)/1, $0x10
+DATA desExpand<>+119(SB)/1, $0x08
+DATA desExpand<>+120(SB)/1, $0x00
+DATA desExpand<>+121(SB)/1, $0x00
+DATA desExpand<>+122(SB)/1, $0x01
+DATA desExpand<>+123(SB)/1, $0x00
+DATA desExpand<>+124(SB)/1, $0x00
+DATA desExpand<>+125(SB)/1, $0x00
+DATA desExpand<>+126(SB)/1, $0x00
+DATA desExpand<>+127(SB)/1, $0x00
+GLOBL desExpand<>(SB), RODATA|NOPTR, $128
+
+DATA desCompress<>+0(SB)/1, $0x00
+DATA desCompress<>+1(SB)/1, $0x00
+DATA desCompress<>+2(SB)/1, $0x00
+DATA desCompress<>+3(SB)/1, $0x00
+DATA desCompress<>+4(SB)/1, $0x20
+DATA desCompress<>+5(SB)/1, $0x04
+DATA desCompress<>+6(SB)/1, $0x08
+DATA desCompress<>+7(SB)/1, $0x01
+DATA desCompress<>+8(SB)/1, $0x10
+DATA desCompress<>+9(SB)/1, $0x04
+DATA desCompress<>+10(SB)/1, $0x08
+DATA desCompress<>+11(SB)/1, $0x02
+DATA desCompress<>+12(SB)/1, $0x00
+DATA desCompress<>+13(SB)/1, $0x00
+DATA desCompress<>+14(SB)/1, $0x00
+DATA desCompress<>+15(SB)/1, $0x00
+DATA desCompress<>+16(SB)/1, $0x00
+DATA desCompress<>+17(SB)/1, $0x00
+DATA desCompress<>+18(SB)/1, $0x00
+DATA desCompress<>+19(SB)/1, $0x00
+DATA desCompress<>+20(SB)/1, $0x20
+DATA desCompress<>+21(SB)/1, $0x04
+DATA desCompress<>+22(SB)/1, $0x08
+DATA desCompress<>+23(SB)/1, $0x02
+DATA desCompress<>+24(SB)/1, $0x20
+DATA desCompress<>+25(SB)/1, $0x04
+DATA desCompress<>+26(SB)/1, $0x08
+DATA desCompress<>+27(SB)/1, $0x02
+DATA desCompress<>+28(SB)/1, $0x00
+DATA desCompress<>+29(SB)/1, $0x00
+DATA desCompress<>+30(SB)/1, $0x00
+DATA desCompress<>+31(SB)/1, $0x00
+DATA desCompress<>+32(SB)/1, $0x00
+DATA desCompress<>+33(SB)/1, $0x00
+DATA desCompress<>+34(SB)/1, $0x00
+DATA desCompress<>+35(SB)/1, $0x00
+DATA desCompress<>+36(SB)/1, $0x10
+DATA desCompress<>+37(SB)/1, $0x08
+DATA desCompress<>+38(SB)/1, $0x04
+DATA desCompress<>+39(SB)/1, $0x01
+DATA desCompress<>+40(SB)/1, $0x10
+DATA desCompress<>+41(SB)/1, $0x04
+DATA desCompress<>+42(SB)/1, $0x08
+DATA desCompress<>+43(SB)/1, $0x01
+DATA desCompress<>+44(SB)/1, $0x00
+DATA desCompress<>+45(SB)/1, $0x00
+DATA desCompress<>+46(SB)/1, $0x00
+DATA desCompress<>+47(SB)/1, $0x00
+DATA desCompress<>+48(SB)/1, $0x00
+DATA desCompress<>+49(SB)/1, $0x00
+DATA desCompress<>+50(SB)/1, $0x00
+DATA desCompress<>+51(SB)/1, $0x00
+DATA desCompress<>+52(SB)/1, $0x20
+DATA desCompress<>+53(SB)/1, $0x08
+DATA desCompress<>+54(SB)/1, $0x04
+DATA desCompress<>+55(SB)/1, $0x02
+DATA desCompress<>+56(SB)/1, $0x10
+DATA desCompress<>+57(SB)/1, $0x08
+DATA desCompress<>+58(SB)/1, $0x04
+DATA desCompress<>+59(SB)/1, $0x02
+DATA desCompress<>+60(SB)/1, $0x00
+DATA desCompress<>+61(SB)/1, $0x00
+DATA desCompress<>+62(SB)/1, $0x00
+DATA desCompress<>+63(SB)/1, $0x00
+GLOBL desCompress<>(SB), RODATA|NOPTR, $64
+
+// func des3EncryptSharedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+// Requires: AVX, AVX512F, AVX512VBMI, GFNI
+TEXT ·des3EncryptSharedAVX512(SB), $2176-32
+	MOVQ         keys+0(FP), AX
+	MOVQ         chain+8(FP), BX
+	MOVQ         ptrs+16(FP), CX
+	MOVQ         blocks+24(FP), DX
+	LEAQ         (SP), SI
+	ADDQ         $0x3f, SI
+	ANDQ         $-64, SI
+	LEAQ         1024(SI), DI
+	MOVQ         BX, DI
+	LEAQ         1536(SI), R8
+	LEAQ         2048(SI), R10
+	VPBROADCASTQ R10, Z0
+	VMOVDQU64    Z0, (R8)
+	VMOVDQU64    Z0, 64(R8)
+	VMOVDQU64    Z0, 128(R8)
+	VMOVDQU64    Z0, 192(R8)
+	VMOVDQU64    Z0, 256(R8)
+	VMOVDQU64    Z0, 320(R8)
+	VMOVDQU64    Z0, 384(R8)
+	VMOVDQU64    Z0, 448(R8)
+	XORL         R9, R9
+	XORL         R13, R13
+	MOVQ         (CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, (SI)
+	MOVQ         8(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 8(SI)
+	MOVQ         16(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 16(SI)
+	MOVQ         24(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 24(SI)
+	MOVQ         32(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 32(SI)
+	MOVQ         40(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 40(SI)
+	MOVQ         48(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 48(SI)
+	MOVQ         56(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 56(SI)
+	MOVQ         64(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 64(SI)
+	MOVQ         72(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 72(SI)
+	MOVQ         80(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 80(SI)
+	MOVQ         88(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 88(SI)
+	MOVQ         96(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 96(SI)
+	MOVQ         104(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 104(SI)
+	MOVQ         112(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 112(SI)
+	MOVQ         120(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 120(SI)
+	MOVQ         128(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 128(SI)
+	MOVQ         136(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 136(SI)
+	MOVQ         144(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 144(SI)
+	MOVQ         152(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 152(SI)
+	MOVQ         160(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 160(SI)
+	MOVQ         168(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 168(SI)
+	MOVQ         176(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 176(SI)
+	MOVQ         184(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 184(SI)
+	MOVQ         192(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 192(SI)
+	MOVQ         200(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 200(SI)
+	MOVQ         208(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 208(SI)
+	MOVQ         216(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 216(SI)
+	MOVQ         224(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 224(SI)
+	MOVQ         232(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 232(SI)
+	MOVQ         240(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 240(SI)
+	MOVQ         248(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 248(SI)
+	MOVQ         256(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 256(SI)
+	MOVQ         264(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 264(SI)
+	MOVQ         272(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 272(SI)
+	MOVQ         280(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 280(SI)
+	MOVQ         288(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 288(SI)
+	MOVQ         296(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 296(SI)
+	MOVQ         304(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 304(SI)
+	MOVQ         312(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 312(SI)
+	MOVQ         320(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 320(SI)
+	MOVQ         328(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 328(SI)
+	MOVQ         336(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 336(SI)
+	MOVQ         344(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 344(SI)
+	MOVQ         352(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 352(SI)
+	MOVQ         360(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 360(SI)
+	MOVQ         368(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 368(SI)
+	MOVQ         376(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 376(SI)
+	MOVQ         384(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 384(SI)
+	MOVQ         392(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 392(SI)
+	MOVQ         400(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 400(SI)
+	MOVQ         408(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 408(SI)
+	MOVQ         416(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 416(SI)
+	MOVQ         424(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 424(SI)
+	MOVQ         432(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 432(SI)
+	MOVQ         440(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 440(SI)
+	MOVQ         448(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 448(SI)
+	MOVQ         456(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 456(SI)
+	MOVQ         464(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 464(SI)
+	MOVQ         472(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 472(SI)
+	MOVQ         480(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 480(SI)
+	MOVQ         488(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 488(SI)
+	MOVQ         496(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 496(SI)
+	MOVQ         504(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 504(SI)
+
+block:
+	ADDQ $0x08, R13
+	CMPQ DX, $0x01
+	JNE  more
+	SUBQ $0x08, R13
+
+more:
+	VMOVDQU64           desIP<>+0(SB), Z30
+	VMOVDQU64           desByBytes<>+0(SB), Z31
+	VMOVDQU64           (SI), Z0
+	VPXORQ              (BX), Z0, Z0
+	VGF2P8AFFINEQB      $0x00, Z0, Z30, Z0
+	VPERMB              Z0, Z31, Z0
+	VMOVDQU64           64(SI), Z1
+	VPXORQ              64(BX), Z1, Z1
+	VGF2P8AFFINEQB      $0x00, Z1, Z30, Z1
+	VPERMB              Z1, Z31, Z1
+	VMOVDQU64           128(SI), Z2
+	VPXORQ              128(BX), Z2, Z2
+	VGF2P8AFFINEQB      $0x00, Z2, Z30, Z2
+	VPERMB              Z2, Z31, Z2
+	VMOVDQU64           192(SI), Z3
+	VPXORQ              192(BX), Z3, Z3
+	VGF2P8AFFINEQB      $0x00, Z3, Z30, Z3
+	VPERMB              Z3, Z31, Z3
+	VMOVDQU64           256(SI), Z4
+	VPXORQ              256(BX), Z4, Z4
+	VGF2P8AFFINEQB      $0x00, Z4, Z30, Z4
+	VPERMB              Z4, Z31, Z4
+	VMOVDQU64           320(SI), Z5
+	VPXORQ              320(BX), Z5, Z5
+	VGF2P8AFFINEQB      $0x00, Z5, Z30, Z5
+	VPERMB              Z5, Z31, Z5
+	VMOVDQU64           384(SI), Z6
+	VPXORQ              384(BX), Z6, Z6
+	VGF2P8AFFINEQB      $0x00, Z6, Z30, Z6
+	VPERMB              Z6, Z31, Z6
+	VMOVDQU64           448(SI), Z7
+	VPXORQ              448(BX), Z7, Z7
+	VGF2P8AFFINEQB      $0x00, Z7, Z30, Z7
+	VPERMB              Z7, Z31, Z7
+	VPUNPCKLQDQ         Z1, Z0, Z8
+	VPUNPCKHQDQ         Z1, Z0, Z12
+	VPUNPCKLQDQ         Z3, Z2, Z9
+	VPUNPCKHQDQ         Z3, Z2, Z13
+	VPUNPCKLQDQ         Z5, Z4, Z10
+	VPUNPCKHQDQ         Z5, Z4, Z14
+	VPUNPCKLQDQ         Z7, Z6, Z11
+	VPUNPCKHQDQ         Z7, Z6, Z15
+	VSHUFI64X2          $0x44, Z9, Z8, Z16
+	VSHUFI64X2          $0xee, Z9, Z8, Z17
+	VSHUFI64X2          $0x44, Z11, Z10, Z18
+	VSHUFI64X2          $0xee, Z11, Z10, Z19
+	VSHUFI64X2          $0x88, Z18, Z16, Z0
+	VSHUFI64X2          $0xdd, Z18, Z16, Z2
+	VSHUFI64X2          $0x88, Z19, Z17, Z4
+	VSHUFI64X2          $0xdd, Z19, Z17, Z6
+	VSHUFI64X2          $0x44, Z13, Z12, Z20
+	VSHUFI64X2          $0xee, Z13, Z12, Z21
+	VSHUFI64X2          $0x44, Z15, Z14, Z22
+	VSHUFI64X2          $0xee, Z15, Z14, Z23
+	VSHUFI64X2          $0x88, Z22, Z20, Z1
+	VSHUFI64X2          $0xdd, Z22, Z20, Z3
+	VSHUFI64X2          $0x88, Z23, Z21, Z5
+	VSHUFI64X2          $0xdd, Z23, Z21, Z7
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+0(SB), Z0, Z8
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+8(SB), Z3, Z24
+	VPXORQ              Z24, Z8, Z8
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+16(SB), Z0, Z9
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+24(SB), Z1, Z25
+	VPXORQ              Z25, Z9, Z9
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+32(SB), Z1, Z10
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+40(SB), Z0, Z26
+	VPXORQ              Z26, Z10, Z10
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+48(SB), Z1, Z11
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+56(SB), Z2, Z27
+	VPXORQ              Z27, Z11, Z11
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+64(SB), Z2, Z12
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+72(SB), Z1, Z24
+	VPXORQ              Z24, Z12, Z12
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+80(SB), Z2, Z13
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+88(SB), Z3, Z25
+	VPXORQ              Z25, Z13, Z13
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+96(SB), Z3, Z14
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+104(SB), Z2, Z26
+	VPXORQ              Z26, Z14, Z14
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+112(SB), Z3, Z15
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+120(SB), Z0, Z27
+	VPXORQ              Z27, Z15, Z15
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+0(SB), Z4, Z16
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+8(SB), Z7, Z24
+	VPXORQ              Z24, Z16, Z16
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+16(SB), Z4, Z17
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+24(SB), Z5, Z25
+	VPXORQ              Z25, Z17, Z17
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+32(SB), Z5, Z18
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+40(SB), Z4, Z26
+	VPXORQ              Z26, Z18, Z18
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+48(SB), Z5, Z19
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+56(SB), Z6, Z27
+	VPXORQ              Z27, Z19, Z19
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+64(SB), Z6, Z20
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+72(SB), Z5, Z24
+	VPXORQ              Z24, Z20, Z20
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+80(SB), Z6, Z21
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+88(SB), Z7, Z25
+	VPXORQ              Z25, Z21, Z21
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+96(SB), Z7, Z22
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+104(SB), Z6, Z26
+	VPXORQ              Z26, Z22, Z22
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+112(SB), Z7, Z23
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+120(SB), Z4, Z27
+	VPXORQ              Z27, Z23, Z23
+	VMOVDQU64           desMask0<>+0(SB), Z24
+	VMOVDQU64           desMask1<>+0(SB), Z25
+	VMOVDQU64           desMask2<>+0(SB), Z26
+	VMOVDQU64           desMask3<>+0(SB), Z27
+	VMOVDQU64           desMask4<>+0(SB), Z28
+	VMOVDQU64           desMask5<>+0(SB), Z29
+	VPXORD.BCST         (AX), Z16, Z16
+	VPXORD.BCST         4(AX), Z17, Z17
+	VPXORD.BCST         8(AX), Z18, Z18
+	VPXORD.BCST         12(AX), Z19, Z19
+	VPXORD.BCST         16(AX), Z20, Z20
+	VPXORD.BCST         20(AX), Z21, Z21
+	VPXORD.BCST         24(AX), Z22, Z22
+	VPXORD.BCST         28(AX), Z23, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 32(AX), Z30, Z8
+	MOVQ                (R8), R11
+	MOVQ                (DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                (CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, (SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 36(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 40(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 44(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 48(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 52(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 56(AX), Z30, Z14
+	MOVQ                8(R8), R11
+	MOVQ                8(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                8(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 8(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 60(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 64(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 68(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 72(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 76(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 80(AX), Z30, Z20
+	MOVQ                16(R8), R11
+	MOVQ                16(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                16(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 16(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 84(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 88(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 92(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 96(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 100(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 104(AX), Z30, Z10
+	MOVQ                24(R8), R11
+	MOVQ                24(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                24(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 24(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 108(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 112(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 116(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 120(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 124(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 128(AX), Z30, Z16
+	MOVQ                32(R8), R11
+	MOVQ                32(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                32(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 32(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 132(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 136(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 140(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 144(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 148(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 152(AX), Z30, Z22
+	MOVQ                40(R8), R11
+	MOVQ                40(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                40(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 40(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 156(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 160(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 164(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 168(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 172(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 176(AX), Z30, Z12
+	MOVQ                48(R8), R11
+	MOVQ                48(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                48(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 48(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 180(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 184(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 188(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 192(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 196(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 200(AX), Z30, Z18
+	MOVQ                56(R8), R11
+	MOVQ                56(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                56(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 56(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 204(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 208(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 212(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 216(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 220(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 224(AX), Z30, Z8
+	MOVQ                64(R8), R11
+	MOVQ                64(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                64(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 64(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 228(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 232(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 236(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 240(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 244(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 248(AX), Z30, Z14
+	MOVQ                72(R8), R11
+	MOVQ                72(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                72(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 72(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 252(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 256(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 260(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 264(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 268(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 272(AX), Z30, Z20
+	MOVQ                80(R8), R11
+	MOVQ                80(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                80(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 80(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 276(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 280(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 284(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 288(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 292(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 296(AX), Z30, Z10
+	MOVQ                88(R8), R11
+	MOVQ                88(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                88(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 88(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 300(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 304(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 308(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 312(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 316(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 320(AX), Z30, Z16
+	MOVQ                96(R8), R11
+	MOVQ                96(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                96(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 96(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 324(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 328(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 332(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 336(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 340(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 344(AX), Z30, Z22
+	MOVQ                104(R8), R11
+	MOVQ                104(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                104(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 104(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 348(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 352(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 356(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 360(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 364(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 368(AX), Z30, Z12
+	MOVQ                112(R8), R11
+	MOVQ                112(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                112(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 112(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 372(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 376(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 380(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 384(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 388(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 392(AX), Z30, Z18
+	MOVQ                120(R8), R11
+	MOVQ                120(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                120(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 120(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 396(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 400(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 404(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 408(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 412(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 416(AX), Z30, Z8
+	MOVQ                128(R8), R11
+	MOVQ                128(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                128(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 128(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 420(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 424(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 428(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 432(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 436(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 440(AX), Z30, Z14
+	MOVQ                136(R8), R11
+	MOVQ                136(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                136(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 136(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 444(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 448(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 452(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 456(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 460(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 464(AX), Z30, Z20
+	MOVQ                144(R8), R11
+	MOVQ                144(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                144(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 144(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 468(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 472(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 476(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 480(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 484(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 488(AX), Z30, Z10
+	MOVQ                152(R8), R11
+	MOVQ                152(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                152(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 152(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 492(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 496(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 500(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 504(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 508(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 512(AX), Z30, Z16
+	MOVQ                160(R8), R11
+	MOVQ                160(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                160(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 160(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 516(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 520(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 524(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 528(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 532(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 536(AX), Z30, Z22
+	MOVQ                168(R8), R11
+	MOVQ                168(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                168(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 168(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 540(AX), Z31, Z23
+	VPXORD.BCST         544(AX), Z8, Z8
+	VPXORD.BCST         548(AX), Z9, Z9
+	VPXORD.BCST         552(AX), Z10, Z10
+	VPXORD.BCST         556(AX), Z11, Z11
+	VPXORD.BCST         560(AX), Z12, Z12
+	VPXORD.BCST         564(AX), Z13, Z13
+	VPXORD.BCST         568(AX), Z14, Z14
+	VPXORD.BCST         572(AX), Z15, Z15
+	VPXORD.BCST         576(AX), Z8, Z8
+	VPXORD.BCST         580(AX), Z9, Z9
+	VPXORD.BCST         584(AX), Z10, Z10
+	VPXORD.BCST         588(AX), Z11, Z11
+	VPXORD.BCST         592(AX), Z12, Z12
+	VPXORD.BCST         596(AX), Z13, Z13
+	VPXORD.BCST         600(AX), Z14, Z14
+	VPXORD.BCST         604(AX), Z15, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 608(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 612(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 616(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 620(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 624(AX), Z30, Z20
+	MOVQ                176(R8), R11
+	MOVQ                176(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                176(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 176(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 628(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 632(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 636(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 640(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 644(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 648(AX), Z30, Z10
+	MOVQ                184(R8), R11
+	MOVQ                184(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                184(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 184(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 652(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 656(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 660(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 664(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 668(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 672(AX), Z30, Z16
+	MOVQ                192(R8), R11
+	MOVQ                192(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                192(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 192(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 676(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 680(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 684(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 688(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 692(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 696(AX), Z30, Z22
+	MOVQ                200(R8), R11
+	MOVQ                200(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                200(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 200(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 700(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 704(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 708(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 712(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 716(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 720(AX), Z30, Z12
+	MOVQ                208(R8), R11
+	MOVQ                208(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                208(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 208(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 724(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 728(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 732(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 736(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 740(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 744(AX), Z30, Z18
+	MOVQ                216(R8), R11
+	MOVQ                216(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                216(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 216(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 748(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 752(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 756(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 760(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 764(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 768(AX), Z30, Z8
+	MOVQ                224(R8), R11
+	MOVQ                224(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                224(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 224(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 772(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 776(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 780(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 784(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 788(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 792(AX), Z30, Z14
+	MOVQ                232(R8), R11
+	MOVQ                232(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                232(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 232(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 796(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 800(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 804(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 808(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 812(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 816(AX), Z30, Z20
+	MOVQ                240(R8), R11
+	MOVQ                240(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                240(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 240(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 820(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 824(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 828(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 832(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 836(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 840(AX), Z30, Z10
+	MOVQ                248(R8), R11
+	MOVQ                248(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                248(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 248(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 844(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 848(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 852(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 856(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 860(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 864(AX), Z30, Z16
+	MOVQ                256(R8), R11
+	MOVQ                256(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                256(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 256(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 868(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 872(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 876(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 880(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 884(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 888(AX), Z30, Z22
+	MOVQ                264(R8), R11
+	MOVQ                264(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                264(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 264(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 892(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 896(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 900(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 904(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 908(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 912(AX), Z30, Z12
+	MOVQ                272(R8), R11
+	MOVQ                272(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                272(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 272(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 916(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 920(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 924(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 928(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 932(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 936(AX), Z30, Z18
+	MOVQ                280(R8), R11
+	MOVQ                280(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                280(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 280(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 940(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 944(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 948(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 952(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 956(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 960(AX), Z30, Z8
+	MOVQ                288(R8), R11
+	MOVQ                288(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                288(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 288(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 964(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 968(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 972(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 976(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 980(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 984(AX), Z30, Z14
+	MOVQ                296(R8), R11
+	MOVQ                296(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                296(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 296(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 988(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 992(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 996(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1000(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1004(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1008(AX), Z30, Z20
+	MOVQ                304(R8), R11
+	MOVQ                304(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                304(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 304(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1012(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1016(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1020(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1024(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1028(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1032(AX), Z30, Z10
+	MOVQ                312(R8), R11
+	MOVQ                312(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                312(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 312(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1036(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1040(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1044(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1048(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1052(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1056(AX), Z30, Z16
+	MOVQ                320(R8), R11
+	MOVQ                320(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                320(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 320(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1060(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1064(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1068(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1072(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1076(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1080(AX), Z30, Z22
+	MOVQ                328(R8), R11
+	MOVQ                328(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                328(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 328(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1084(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1088(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1092(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1096(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1100(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1104(AX), Z30, Z12
+	MOVQ                336(R8), R11
+	MOVQ                336(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                336(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 336(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1108(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1112(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1116(AX), Z31, Z15
+	VPXORD.BCST         1120(AX), Z16, Z16
+	VPXORD.BCST         1124(AX), Z17, Z17
+	VPXORD.BCST         1128(AX), Z18, Z18
+	VPXORD.BCST         1132(AX), Z19, Z19
+	VPXORD.BCST         1136(AX), Z20, Z20
+	VPXORD.BCST         1140(AX), Z21, Z21
+	VPXORD.BCST         1144(AX), Z22, Z22
+	VPXORD.BCST         1148(AX), Z23, Z23
+	VPXORD.BCST         1152(AX), Z16, Z16
+	VPXORD.BCST         1156(AX), Z17, Z17
+	VPXORD.BCST         1160(AX), Z18, Z18
+	VPXORD.BCST         1164(AX), Z19, Z19
+	VPXORD.BCST         1168(AX), Z20, Z20
+	VPXORD.BCST         1172(AX), Z21, Z21
+	VPXORD.BCST         1176(AX), Z22, Z22
+	VPXORD.BCST         1180(AX), Z23, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1184(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1188(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1192(AX), Z30, Z10
+	MOVQ                344(R8), R11
+	MOVQ                344(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                344(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 344(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1196(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1200(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1204(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1208(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1212(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1216(AX), Z30, Z16
+	MOVQ                352(R8), R11
+	MOVQ                352(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                352(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 352(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1220(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1224(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1228(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1232(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1236(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1240(AX), Z30, Z22
+	MOVQ                360(R8), R11
+	MOVQ                360(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                360(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 360(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1244(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1248(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1252(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1256(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1260(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1264(AX), Z30, Z12
+	MOVQ                368(R8), R11
+	MOVQ                368(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                368(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 368(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1268(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1272(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1276(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1280(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1284(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1288(AX), Z30, Z18
+	MOVQ                376(R8), R11
+	MOVQ                376(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                376(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 376(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1292(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1296(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1300(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1304(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1308(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1312(AX), Z30, Z8
+	MOVQ                384(R8), R11
+	MOVQ                384(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                384(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 384(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1316(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1320(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1324(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1328(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1332(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1336(AX), Z30, Z14
+	MOVQ                392(R8), R11
+	MOVQ                392(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                392(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 392(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1340(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1344(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1348(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1352(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1356(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1360(AX), Z30, Z20
+	MOVQ                400(R8), R11
+	MOVQ                400(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                400(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 400(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1364(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1368(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1372(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1376(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1380(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1384(AX), Z30, Z10
+	MOVQ                408(R8), R11
+	MOVQ                408(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                408(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 408(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1388(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1392(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1396(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1400(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1404(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1408(AX), Z30, Z16
+	MOVQ                416(R8), R11
+	MOVQ                416(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                416(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 416(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1412(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1416(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1420(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1424(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1428(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1432(AX), Z30, Z22
+	MOVQ                424(R8), R11
+	MOVQ                424(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                424(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 424(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1436(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1440(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1444(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1448(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1452(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1456(AX), Z30, Z12
+	MOVQ                432(R8), R11
+	MOVQ                432(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                432(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 432(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1460(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1464(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1468(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1472(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1476(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1480(AX), Z30, Z18
+	MOVQ                440(R8), R11
+	MOVQ                440(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                440(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 440(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1484(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1488(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1492(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1496(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1500(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1504(AX), Z30, Z8
+	MOVQ                448(R8), R11
+	MOVQ                448(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                448(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 448(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1508(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1512(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1516(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1520(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1524(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1528(AX), Z30, Z14
+	MOVQ                456(R8), R11
+	MOVQ                456(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                456(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 456(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1532(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1536(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1540(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1544(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1548(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1552(AX), Z30, Z20
+	MOVQ                464(R8), R11
+	MOVQ                464(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                464(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 464(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1556(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1560(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1564(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1568(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1572(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1576(AX), Z30, Z10
+	MOVQ                472(R8), R11
+	MOVQ                472(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                472(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 472(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1580(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1584(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1588(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1592(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1596(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1600(AX), Z30, Z16
+	MOVQ                480(R8), R11
+	MOVQ                480(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                480(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 480(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1604(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1608(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1612(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1616(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1620(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1624(AX), Z30, Z22
+	MOVQ                488(R8), R11
+	MOVQ                488(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                488(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 488(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1628(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1632(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1636(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1640(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1644(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1648(AX), Z30, Z12
+	MOVQ                496(R8), R11
+	MOVQ                496(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                496(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 496(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1652(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1656(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1660(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1664(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1668(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1672(AX), Z30, Z18
+	MOVQ                504(R8), R11
+	MOVQ                504(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                504(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 504(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1676(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1680(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1684(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1688(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1692(AX), Z31, Z23
+	VPXORD.BCST         1696(AX), Z8, Z8
+	VPXORD.BCST         1700(AX), Z9, Z9
+	VPXORD.BCST         1704(AX), Z10, Z10
+	VPXORD.BCST         1708(AX), Z11, Z11
+	VPXORD.BCST         1712(AX), Z12, Z12
+	VPXORD.BCST         1716(AX), Z13, Z13
+	VPXORD.BCST         1720(AX), Z14, Z14
+	VPXORD.BCST         1724(AX), Z15, Z15
+	MOVQ                CX, R8
+	MOVQ                R13, R9
+	CMPQ                DX, $0x01
+	JEQ                 last
+	SUBQ                $0x08, R9
+
+last:
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+0(SB), Z16, Z0
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+8(SB), Z17, Z24
+	VPXORQ              Z24, Z0, Z0
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+16(SB), Z18, Z1
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+24(SB), Z19, Z25
+	VPXORQ              Z25, Z1, Z1
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+32(SB), Z20, Z2
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+40(SB), Z21, Z26
+	VPXORQ              Z26, Z2, Z2
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+48(SB), Z22, Z3
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+56(SB), Z23, Z27
+	VPXORQ              Z27, Z3, Z3
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+0(SB), Z8, Z4
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+8(SB), Z9, Z24
+	VPXORQ              Z24, Z4, Z4
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+16(SB), Z10, Z5
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+24(SB), Z11, Z25
+	VPXORQ              Z25, Z5, Z5
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+32(SB), Z12, Z6
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+40(SB), Z13, Z26
+	VPXORQ              Z26, Z6, Z6
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+48(SB), Z14, Z7
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+56(SB), Z15, Z27
+	VPXORQ              Z27, Z7, Z7
+	VSHUFI64X2          $0x44, Z2, Z0, Z16
+	VSHUFI64X2          $0xee, Z2, Z0, Z17
+	VSHUFI64X2          $0x44, Z6, Z4, Z18
+	VSHUFI64X2          $0xee, Z6, Z4, Z19
+	VSHUFI64X2          $0x88, Z18, Z16, Z8
+	VSHUFI64X2          $0xdd, Z18, Z16, Z9
+	VSHUFI64X2          $0x88, Z19, Z17, Z10
+	VSHUFI64X2          $0xdd, Z19, Z17, Z11
+	VSHUFI64X2          $0x44, Z3, Z1, Z20
+	VSHUFI64X2          $0xee, Z3, Z1, Z21
+	VSHUFI64X2          $0x44, Z7, Z5, Z22
+	VSHUFI64X2          $0xee, Z7, Z5, Z23
+	VSHUFI64X2          $0x88, Z22, Z20, Z12
+	VSHUFI64X2          $0xdd, Z22, Z20, Z13
+	VSHUFI64X2          $0x88, Z23, Z21, Z14
+	VSHUFI64X2          $0xdd, Z23, Z21, Z15
+	VMOVDQU64           desByBlocks<>+0(SB), Z31
+	VMOVDQU64           desFP<>+0(SB), Z30
+	VPUNPCKLQDQ         Z12, Z8, Z0
+	VPUNPCKHQDQ         Z12, Z8, Z1
+	VPUNPCKLQDQ         Z13, Z9, Z2
+	VPUNPCKHQDQ         Z13, Z9, Z3
+	VPUNPCKLQDQ         Z14, Z10, Z4
+	VPUNPCKHQDQ         Z14, Z10, Z5
+	VPUNPCKLQDQ         Z15, Z11, Z6
+	VPUNPCKHQDQ         Z15, Z11, Z7
+	VPERMB              Z0, Z31, Z0
+	VGF2P8AFFINEQB      $0x00, Z0, Z30, Z0
+	VMOVDQU64           Z0, (DI)
+	VPERMB              Z1, Z31, Z1
+	VGF2P8AFFINEQB      $0x00, Z1, Z30, Z1
+	VMOVDQU64           Z1, 64(DI)
+	VPERMB              Z2, Z31, Z2
+	VGF2P8AFFINEQB      $0x00, Z2, Z30, Z2
+	VMOVDQU64           Z2, 128(DI)
+	VPERMB              Z3, Z31, Z3
+	VGF2P8AFFINEQB      $0x00, Z3, Z30, Z3
+	VMOVDQU64           Z3, 192(DI)
+	VPERMB              Z4, Z31, Z4
+	VGF2P8AFFINEQB      $0x00, Z4, Z30, Z4
+	VMOVDQU64           Z4, 256(DI)
+	VPERMB              Z5, Z31, Z5
+	VGF2P8AFFINEQB      $0x00, Z5, Z30, Z5
+	VMOVDQU64           Z5, 320(DI)
+	VPERMB              Z6, Z31, Z6
+	VGF2P8AFFINEQB      $0x00, Z6, Z30, Z6
+	VMOVDQU64           Z6, 384(DI)
+	VPERMB              Z7, Z31, Z7
+	VGF2P8AFFINEQB      $0x00, Z7, Z30, Z7
+	VMOVDQU64           Z7, 448(DI)
+	DECQ                DX
+	JNZ                 block
+	MOVQ                (R8), R11
+	MOVQ                (DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                8(R8), R11
+	MOVQ                8(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                16(R8), R11
+	MOVQ                16(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                24(R8), R11
+	MOVQ                24(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                32(R8), R11
+	MOVQ                32(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                40(R8), R11
+	MOVQ                40(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                48(R8), R11
+	MOVQ                48(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                56(R8), R11
+	MOVQ                56(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                64(R8), R11
+	MOVQ                64(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                72(R8), R11
+	MOVQ                72(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                80(R8), R11
+	MOVQ                80(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                88(R8), R11
+	MOVQ                88(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                96(R8), R11
+	MOVQ                96(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                104(R8), R11
+	MOVQ                104(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                112(R8), R11
+	MOVQ                112(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                120(R8), R11
+	MOVQ                120(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                128(R8), R11
+	MOVQ                128(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                136(R8), R11
+	MOVQ                136(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                144(R8), R11
+	MOVQ                144(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                152(R8), R11
+	MOVQ                152(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                160(R8), R11
+	MOVQ                160(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                168(R8), R11
+	MOVQ                168(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                176(R8), R11
+	MOVQ                176(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                184(R8), R11
+	MOVQ                184(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                192(R8), R11
+	MOVQ                192(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                200(R8), R11
+	MOVQ                200(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                208(R8), R11
+	MOVQ                208(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                216(R8), R11
+	MOVQ                216(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                224(R8), R11
+	MOVQ                224(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                232(R8), R11
+	MOVQ                232(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                240(R8), R11
+	MOVQ                240(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                248(R8), R11
+	MOVQ                248(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                256(R8), R11
+	MOVQ                256(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                264(R8), R11
+	MOVQ                264(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                272(R8), R11
+	MOVQ                272(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                280(R8), R11
+	MOVQ                280(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                288(R8), R11
+	MOVQ                288(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                296(R8), R11
+	MOVQ                296(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                304(R8), R11
+	MOVQ                304(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                312(R8), R11
+	MOVQ                312(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                320(R8), R11
+	MOVQ                320(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                328(R8), R11
+	MOVQ                328(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                336(R8), R11
+	MOVQ                336(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                344(R8), R11
+	MOVQ                344(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                352(R8), R11
+	MOVQ                352(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                360(R8), R11
+	MOVQ                360(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                368(R8), R11
+	MOVQ                368(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                376(R8), R11
+	MOVQ                376(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                384(R8), R11
+	MOVQ                384(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                392(R8), R11
+	MOVQ                392(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                400(R8), R11
+	MOVQ                400(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                408(R8), R11
+	MOVQ                408(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                416(R8), R11
+	MOVQ                416(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                424(R8), R11
+	MOVQ                424(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                432(R8), R11
+	MOVQ                432(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                440(R8), R11
+	MOVQ                440(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                448(R8), R11
+	MOVQ                448(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                456(R8), R11
+	MOVQ                456(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                464(R8), R11
+	MOVQ                464(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                472(R8), R11
+	MOVQ                472(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                480(R8), R11
+	MOVQ                480(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                488(R8), R11
+	MOVQ                488(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                496(R8), R11
+	MOVQ                496(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                504(R8), R11
+	MOVQ                504(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	ADDQ                $0x08, R9
+	VPBROADCASTQ        R9, Z0
+	VPADDQ              (CX), Z0, Z1
+	VMOVDQU64           Z1, (CX)
+	VPADDQ              64(CX), Z0, Z1
+	VMOVDQU64           Z1, 64(CX)
+	VPADDQ              128(CX), Z0, Z1
+	VMOVDQU64           Z1, 128(CX)
+	VPADDQ              192(CX), Z0, Z1
+	VMOVDQU64           Z1, 192(CX)
+	VPADDQ              256(CX), Z0, Z1
+	VMOVDQU64           Z1, 256(CX)
+	VPADDQ              320(CX), Z0, Z1
+	VMOVDQU64           Z1, 320(CX)
+	VPADDQ              384(CX), Z0, Z1
+	VMOVDQU64           Z1, 384(CX)
+	VPADDQ              448(CX), Z0, Z1
+	VMOVDQU64           Z1, 448(CX)
+	VZEROUPPER
+	RET
+
+// func des3EncryptMixedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+// Requires: AVX, AVX512F, AVX512VBMI, GFNI
+TEXT ·des3EncryptMixedAVX512(SB), $2176-32
+	MOVQ         keys+0(FP), AX
+	MOVQ         chain+8(FP), BX
+	MOVQ         ptrs+16(FP), CX
+	MOVQ         blocks+24(FP), DX
+	LEAQ         (SP), SI
+	ADDQ         $0x3f, SI
+	ANDQ         $-64, SI
+	LEAQ         1024(SI), DI
+	MOVQ         BX, DI
+	LEAQ         1536(SI), R8
+	LEAQ         2048(SI), R10
+	VPBROADCASTQ R10, Z0
+	VMOVDQU64    Z0, (R8)
+	VMOVDQU64    Z0, 64(R8)
+	VMOVDQU64    Z0, 128(R8)
+	VMOVDQU64    Z0, 192(R8)
+	VMOVDQU64    Z0, 256(R8)
+	VMOVDQU64    Z0, 320(R8)
+	VMOVDQU64    Z0, 384(R8)
+	VMOVDQU64    Z0, 448(R8)
+	XORL         R9, R9
+	XORL         R13, R13
+	MOVQ         (CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, (SI)
+	MOVQ         8(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 8(SI)
+	MOVQ         16(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 16(SI)
+	MOVQ         24(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 24(SI)
+	MOVQ         32(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 32(SI)
+	MOVQ         40(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 40(SI)
+	MOVQ         48(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 48(SI)
+	MOVQ         56(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 56(SI)
+	MOVQ         64(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 64(SI)
+	MOVQ         72(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 72(SI)
+	MOVQ         80(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 80(SI)
+	MOVQ         88(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 88(SI)
+	MOVQ         96(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 96(SI)
+	MOVQ         104(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 104(SI)
+	MOVQ         112(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 112(SI)
+	MOVQ         120(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 120(SI)
+	MOVQ         128(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 128(SI)
+	MOVQ         136(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 136(SI)
+	MOVQ         144(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 144(SI)
+	MOVQ         152(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 152(SI)
+	MOVQ         160(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 160(SI)
+	MOVQ         168(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 168(SI)
+	MOVQ         176(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 176(SI)
+	MOVQ         184(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 184(SI)
+	MOVQ         192(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 192(SI)
+	MOVQ         200(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 200(SI)
+	MOVQ         208(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 208(SI)
+	MOVQ         216(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 216(SI)
+	MOVQ         224(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 224(SI)
+	MOVQ         232(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 232(SI)
+	MOVQ         240(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 240(SI)
+	MOVQ         248(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 248(SI)
+	MOVQ         256(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 256(SI)
+	MOVQ         264(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 264(SI)
+	MOVQ         272(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 272(SI)
+	MOVQ         280(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 280(SI)
+	MOVQ         288(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 288(SI)
+	MOVQ         296(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 296(SI)
+	MOVQ         304(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 304(SI)
+	MOVQ         312(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 312(SI)
+	MOVQ         320(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 320(SI)
+	MOVQ         328(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 328(SI)
+	MOVQ         336(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 336(SI)
+	MOVQ         344(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 344(SI)
+	MOVQ         352(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 352(SI)
+	MOVQ         360(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 360(SI)
+	MOVQ         368(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 368(SI)
+	MOVQ         376(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 376(SI)
+	MOVQ         384(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 384(SI)
+	MOVQ         392(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 392(SI)
+	MOVQ         400(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 400(SI)
+	MOVQ         408(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 408(SI)
+	MOVQ         416(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 416(SI)
+	MOVQ         424(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 424(SI)
+	MOVQ         432(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 432(SI)
+	MOVQ         440(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 440(SI)
+	MOVQ         448(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 448(SI)
+	MOVQ         456(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 456(SI)
+	MOVQ         464(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 464(SI)
+	MOVQ         472(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 472(SI)
+	MOVQ         480(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 480(SI)
+	MOVQ         488(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 488(SI)
+	MOVQ         496(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 496(SI)
+	MOVQ         504(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 504(SI)
+
+block:
+	ADDQ $0x08, R13
+	CMPQ DX, $0x01
+	JNE  more
+	SUBQ $0x08, R13
+
+more:
+	VMOVDQU64           desIP<>+0(SB), Z30
+	VMOVDQU64           desByBytes<>+0(SB), Z31
+	VMOVDQU64           (SI), Z0
+	VPXORQ              (BX), Z0, Z0
+	VGF2P8AFFINEQB      $0x00, Z0, Z30, Z0
+	VPERMB              Z0, Z31, Z0
+	VMOVDQU64           64(SI), Z1
+	VPXORQ              64(BX), Z1, Z1
+	VGF2P8AFFINEQB      $0x00, Z1, Z30, Z1
+	VPERMB              Z1, Z31, Z1
+	VMOVDQU64           128(SI), Z2
+	VPXORQ              128(BX), Z2, Z2
+	VGF2P8AFFINEQB      $0x00, Z2, Z30, Z2
+	VPERMB              Z2, Z31, Z2
+	VMOVDQU64           192(SI), Z3
+	VPXORQ              192(BX), Z3, Z3
+	VGF2P8AFFINEQB      $0x00, Z3, Z30, Z3
+	VPERMB              Z3, Z31, Z3
+	VMOVDQU64           256(SI), Z4
+	VPXORQ              256(BX), Z4, Z4
+	VGF2P8AFFINEQB      $0x00, Z4, Z30, Z4
+	VPERMB              Z4, Z31, Z4
+	VMOVDQU64           320(SI), Z5
+	VPXORQ              320(BX), Z5, Z5
+	VGF2P8AFFINEQB      $0x00, Z5, Z30, Z5
+	VPERMB              Z5, Z31, Z5
+	VMOVDQU64           384(SI), Z6
+	VPXORQ              384(BX), Z6, Z6
+	VGF2P8AFFINEQB      $0x00, Z6, Z30, Z6
+	VPERMB              Z6, Z31, Z6
+	VMOVDQU64           448(SI), Z7
+	VPXORQ              448(BX), Z7, Z7
+	VGF2P8AFFINEQB      $0x00, Z7, Z30, Z7
+	VPERMB              Z7, Z31, Z7
+	VPUNPCKLQDQ         Z1, Z0, Z8
+	VPUNPCKHQDQ         Z1, Z0, Z12
+	VPUNPCKLQDQ         Z3, Z2, Z9
+	VPUNPCKHQDQ         Z3, Z2, Z13
+	VPUNPCKLQDQ         Z5, Z4, Z10
+	VPUNPCKHQDQ         Z5, Z4, Z14
+	VPUNPCKLQDQ         Z7, Z6, Z11
+	VPUNPCKHQDQ         Z7, Z6, Z15
+	VSHUFI64X2          $0x44, Z9, Z8, Z16
+	VSHUFI64X2          $0xee, Z9, Z8, Z17
+	VSHUFI64X2          $0x44, Z11, Z10, Z18
+	VSHUFI64X2          $0xee, Z11, Z10, Z19
+	VSHUFI64X2          $0x88, Z18, Z16, Z0
+	VSHUFI64X2          $0xdd, Z18, Z16, Z2
+	VSHUFI64X2          $0x88, Z19, Z17, Z4
+	VSHUFI64X2          $0xdd, Z19, Z17, Z6
+	VSHUFI64X2          $0x44, Z13, Z12, Z20
+	VSHUFI64X2          $0xee, Z13, Z12, Z21
+	VSHUFI64X2          $0x44, Z15, Z14, Z22
+	VSHUFI64X2          $0xee, Z15, Z14, Z23
+	VSHUFI64X2          $0x88, Z22, Z20, Z1
+	VSHUFI64X2          $0xdd, Z22, Z20, Z3
+	VSHUFI64X2          $0x88, Z23, Z21, Z5
+	VSHUFI64X2          $0xdd, Z23, Z21, Z7
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+0(SB), Z0, Z8
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+8(SB), Z3, Z24
+	VPXORQ              Z24, Z8, Z8
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+16(SB), Z0, Z9
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+24(SB), Z1, Z25
+	VPXORQ              Z25, Z9, Z9
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+32(SB), Z1, Z10
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+40(SB), Z0, Z26
+	VPXORQ              Z26, Z10, Z10
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+48(SB), Z1, Z11
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+56(SB), Z2, Z27
+	VPXORQ              Z27, Z11, Z11
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+64(SB), Z2, Z12
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+72(SB), Z1, Z24
+	VPXORQ              Z24, Z12, Z12
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+80(SB), Z2, Z13
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+88(SB), Z3, Z25
+	VPXORQ              Z25, Z13, Z13
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+96(SB), Z3, Z14
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+104(SB), Z2, Z26
+	VPXORQ              Z26, Z14, Z14
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+112(SB), Z3, Z15
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+120(SB), Z0, Z27
+	VPXORQ              Z27, Z15, Z15
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+0(SB), Z4, Z16
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+8(SB), Z7, Z24
+	VPXORQ              Z24, Z16, Z16
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+16(SB), Z4, Z17
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+24(SB), Z5, Z25
+	VPXORQ              Z25, Z17, Z17
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+32(SB), Z5, Z18
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+40(SB), Z4, Z26
+	VPXORQ              Z26, Z18, Z18
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+48(SB), Z5, Z19
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+56(SB), Z6, Z27
+	VPXORQ              Z27, Z19, Z19
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+64(SB), Z6, Z20
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+72(SB), Z5, Z24
+	VPXORQ              Z24, Z20, Z20
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+80(SB), Z6, Z21
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+88(SB), Z7, Z25
+	VPXORQ              Z25, Z21, Z21
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+96(SB), Z7, Z22
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+104(SB), Z6, Z26
+	VPXORQ              Z26, Z22, Z22
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+112(SB), Z7, Z23
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+120(SB), Z4, Z27
+	VPXORQ              Z27, Z23, Z23
+	VMOVDQU64           desMask0<>+0(SB), Z24
+	VMOVDQU64           desMask1<>+0(SB), Z25
+	VMOVDQU64           desMask2<>+0(SB), Z26
+	VMOVDQU64           desMask3<>+0(SB), Z27
+	VMOVDQU64           desMask4<>+0(SB), Z28
+	VMOVDQU64           desMask5<>+0(SB), Z29
+	VPXORD              (AX), Z16, Z16
+	VPXORD              64(AX), Z17, Z17
+	VPXORD              128(AX), Z18, Z18
+	VPXORD              192(AX), Z19, Z19
+	VPXORD              256(AX), Z20, Z20
+	VPXORD              320(AX), Z21, Z21
+	VPXORD              384(AX), Z22, Z22
+	VPXORD              448(AX), Z23, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 512(AX), Z30, Z8
+	MOVQ                (R8), R11
+	MOVQ                (DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                (CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, (SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 576(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 640(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 704(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 768(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 832(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 896(AX), Z30, Z14
+	MOVQ                8(R8), R11
+	MOVQ                8(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                8(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 8(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 960(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 1024(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 1088(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 1152(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 1216(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 1280(AX), Z30, Z20
+	MOVQ                16(R8), R11
+	MOVQ                16(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                16(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 16(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 1344(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 1408(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 1472(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 1536(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 1600(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 1664(AX), Z30, Z10
+	MOVQ                24(R8), R11
+	MOVQ                24(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                24(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 24(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 1728(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 1792(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 1856(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 1920(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 1984(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 2048(AX), Z30, Z16
+	MOVQ                32(R8), R11
+	MOVQ                32(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                32(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 32(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 2112(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 2176(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 2240(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 2304(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 2368(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 2432(AX), Z30, Z22
+	MOVQ                40(R8), R11
+	MOVQ                40(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                40(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 40(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 2496(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 2560(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 2624(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 2688(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 2752(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 2816(AX), Z30, Z12
+	MOVQ                48(R8), R11
+	MOVQ                48(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                48(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 48(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 2880(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 2944(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 3008(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 3072(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 3136(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 3200(AX), Z30, Z18
+	MOVQ                56(R8), R11
+	MOVQ                56(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                56(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 56(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 3264(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 3328(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 3392(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 3456(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 3520(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 3584(AX), Z30, Z8
+	MOVQ                64(R8), R11
+	MOVQ                64(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                64(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 64(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 3648(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 3712(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 3776(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 3840(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 3904(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 3968(AX), Z30, Z14
+	MOVQ                72(R8), R11
+	MOVQ                72(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                72(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 72(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 4032(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 4096(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 4160(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 4224(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 4288(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 4352(AX), Z30, Z20
+	MOVQ                80(R8), R11
+	MOVQ                80(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                80(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 80(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 4416(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 4480(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 4544(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 4608(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 4672(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 4736(AX), Z30, Z10
+	MOVQ                88(R8), R11
+	MOVQ                88(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                88(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 88(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 4800(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 4864(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 4928(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 4992(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 5056(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 5120(AX), Z30, Z16
+	MOVQ                96(R8), R11
+	MOVQ                96(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                96(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 96(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 5184(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 5248(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 5312(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 5376(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 5440(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 5504(AX), Z30, Z22
+	MOVQ                104(R8), R11
+	MOVQ                104(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                104(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 104(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 5568(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 5632(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 5696(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 5760(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 5824(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 5888(AX), Z30, Z12
+	MOVQ                112(R8), R11
+	MOVQ                112(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                112(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 112(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 5952(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 6016(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 6080(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 6144(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 6208(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 6272(AX), Z30, Z18
+	MOVQ                120(R8), R11
+	MOVQ                120(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                120(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 120(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 6336(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 6400(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 6464(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 6528(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 6592(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 6656(AX), Z30, Z8
+	MOVQ                128(R8), R11
+	MOVQ                128(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                128(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 128(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 6720(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 6784(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 6848(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 6912(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 6976(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 7040(AX), Z30, Z14
+	MOVQ                136(R8), R11
+	MOVQ                136(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                136(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 136(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 7104(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 7168(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 7232(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 7296(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 7360(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 7424(AX), Z30, Z20
+	MOVQ                144(R8), R11
+	MOVQ                144(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                144(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 144(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 7488(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 7552(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 7616(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 7680(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 7744(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 7808(AX), Z30, Z10
+	MOVQ                152(R8), R11
+	MOVQ                152(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                152(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 152(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 7872(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 7936(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 8000(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 8064(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 8128(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 8192(AX), Z30, Z16
+	MOVQ                160(R8), R11
+	MOVQ                160(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                160(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 160(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 8256(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 8320(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 8384(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 8448(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 8512(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 8576(AX), Z30, Z22
+	MOVQ                168(R8), R11
+	MOVQ                168(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                168(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 168(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 8640(AX), Z31, Z23
+	VPXORD              8704(AX), Z8, Z8
+	VPXORD              8768(AX), Z9, Z9
+	VPXORD              8832(AX), Z10, Z10
+	VPXORD              8896(AX), Z11, Z11
+	VPXORD              8960(AX), Z12, Z12
+	VPXORD              9024(AX), Z13, Z13
+	VPXORD              9088(AX), Z14, Z14
+	VPXORD              9152(AX), Z15, Z15
+	VPXORD              9216(AX), Z8, Z8
+	VPXORD              9280(AX), Z9, Z9
+	VPXORD              9344(AX), Z10, Z10
+	VPXORD              9408(AX), Z11, Z11
+	VPXORD              9472(AX), Z12, Z12
+	VPXORD              9536(AX), Z13, Z13
+	VPXORD              9600(AX), Z14, Z14
+	VPXORD              9664(AX), Z15, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 9728(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 9792(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 9856(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 9920(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 9984(AX), Z30, Z20
+	MOVQ                176(R8), R11
+	MOVQ                176(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                176(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 176(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 10048(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 10112(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 10176(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 10240(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 10304(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 10368(AX), Z30, Z10
+	MOVQ                184(R8), R11
+	MOVQ                184(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                184(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 184(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 10432(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 10496(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 10560(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 10624(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 10688(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 10752(AX), Z30, Z16
+	MOVQ                192(R8), R11
+	MOVQ                192(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                192(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 192(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 10816(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 10880(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 10944(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 11008(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 11072(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 11136(AX), Z30, Z22
+	MOVQ                200(R8), R11
+	MOVQ                200(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                200(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 200(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 11200(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 11264(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 11328(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 11392(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 11456(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 11520(AX), Z30, Z12
+	MOVQ                208(R8), R11
+	MOVQ                208(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                208(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 208(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 11584(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 11648(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 11712(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 11776(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 11840(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 11904(AX), Z30, Z18
+	MOVQ                216(R8), R11
+	MOVQ                216(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                216(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 216(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 11968(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 12032(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 12096(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 12160(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 12224(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 12288(AX), Z30, Z8
+	MOVQ                224(R8), R11
+	MOVQ                224(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                224(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 224(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 12352(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 12416(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 12480(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 12544(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 12608(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 12672(AX), Z30, Z14
+	MOVQ                232(R8), R11
+	MOVQ                232(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                232(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 232(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 12736(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 12800(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 12864(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 12928(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 12992(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 13056(AX), Z30, Z20
+	MOVQ                240(R8), R11
+	MOVQ                240(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                240(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 240(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 13120(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 13184(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 13248(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 13312(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 13376(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 13440(AX), Z30, Z10
+	MOVQ                248(R8), R11
+	MOVQ                248(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                248(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 248(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 13504(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 13568(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 13632(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 13696(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 13760(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 13824(AX), Z30, Z16
+	MOVQ                256(R8), R11
+	MOVQ                256(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                256(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 256(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 13888(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 13952(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 14016(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 14080(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 14144(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 14208(AX), Z30, Z22
+	MOVQ                264(R8), R11
+	MOVQ                264(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                264(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 264(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 14272(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 14336(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 14400(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 14464(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 14528(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 14592(AX), Z30, Z12
+	MOVQ                272(R8), R11
+	MOVQ                272(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                272(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 272(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 14656(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 14720(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 14784(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 14848(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 14912(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 14976(AX), Z30, Z18
+	MOVQ                280(R8), R11
+	MOVQ                280(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                280(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 280(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 15040(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 15104(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 15168(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 15232(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 15296(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 15360(AX), Z30, Z8
+	MOVQ                288(R8), R11
+	MOVQ                288(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                288(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 288(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 15424(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 15488(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 15552(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 15616(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 15680(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 15744(AX), Z30, Z14
+	MOVQ                296(R8), R11
+	MOVQ                296(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                296(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 296(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 15808(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 15872(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 15936(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 16000(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 16064(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 16128(AX), Z30, Z20
+	MOVQ                304(R8), R11
+	MOVQ                304(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                304(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 304(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 16192(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 16256(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 16320(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 16384(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 16448(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 16512(AX), Z30, Z10
+	MOVQ                312(R8), R11
+	MOVQ                312(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                312(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 312(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 16576(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 16640(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 16704(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 16768(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 16832(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 16896(AX), Z30, Z16
+	MOVQ                320(R8), R11
+	MOVQ                320(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                320(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 320(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 16960(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 17024(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 17088(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 17152(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 17216(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 17280(AX), Z30, Z22
+	MOVQ                328(R8), R11
+	MOVQ                328(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                328(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 328(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 17344(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 17408(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 17472(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 17536(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 17600(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 17664(AX), Z30, Z12
+	MOVQ                336(R8), R11
+	MOVQ                336(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                336(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 336(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 17728(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 17792(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 17856(AX), Z31, Z15
+	VPXORD              17920(AX), Z16, Z16
+	VPXORD              17984(AX), Z17, Z17
+	VPXORD              18048(AX), Z18, Z18
+	VPXORD              18112(AX), Z19, Z19
+	VPXORD              18176(AX), Z20, Z20
+	VPXORD              18240(AX), Z21, Z21
+	VPXORD              18304(AX), Z22, Z22
+	VPXORD              18368(AX), Z23, Z23
+	VPXORD              18432(AX), Z16, Z16
+	VPXORD              18496(AX), Z17, Z17
+	VPXORD              18560(AX), Z18, Z18
+	VPXORD              18624(AX), Z19, Z19
+	VPXORD              18688(AX), Z20, Z20
+	VPXORD              18752(AX), Z21, Z21
+	VPXORD              18816(AX), Z22, Z22
+	VPXORD              18880(AX), Z23, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 18944(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 19008(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 19072(AX), Z30, Z10
+	MOVQ                344(R8), R11
+	MOVQ                344(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                344(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 344(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 19136(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 19200(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 19264(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 19328(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 19392(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 19456(AX), Z30, Z16
+	MOVQ                352(R8), R11
+	MOVQ                352(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                352(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 352(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 19520(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 19584(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 19648(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 19712(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 19776(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 19840(AX), Z30, Z22
+	MOVQ                360(R8), R11
+	MOVQ                360(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                360(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 360(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 19904(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 19968(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 20032(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 20096(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 20160(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 20224(AX), Z30, Z12
+	MOVQ                368(R8), R11
+	MOVQ                368(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                368(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 368(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 20288(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 20352(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 20416(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 20480(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 20544(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 20608(AX), Z30, Z18
+	MOVQ                376(R8), R11
+	MOVQ                376(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                376(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 376(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 20672(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 20736(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 20800(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 20864(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 20928(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 20992(AX), Z30, Z8
+	MOVQ                384(R8), R11
+	MOVQ                384(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                384(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 384(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 21056(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 21120(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 21184(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 21248(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 21312(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 21376(AX), Z30, Z14
+	MOVQ                392(R8), R11
+	MOVQ                392(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                392(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 392(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 21440(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 21504(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 21568(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 21632(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 21696(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 21760(AX), Z30, Z20
+	MOVQ                400(R8), R11
+	MOVQ                400(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                400(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 400(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 21824(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 21888(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 21952(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 22016(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 22080(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 22144(AX), Z30, Z10
+	MOVQ                408(R8), R11
+	MOVQ                408(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                408(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 408(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 22208(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 22272(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 22336(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 22400(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 22464(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 22528(AX), Z30, Z16
+	MOVQ                416(R8), R11
+	MOVQ                416(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                416(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 416(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 22592(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 22656(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 22720(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 22784(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 22848(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 22912(AX), Z30, Z22
+	MOVQ                424(R8), R11
+	MOVQ                424(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                424(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 424(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 22976(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 23040(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 23104(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 23168(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 23232(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 23296(AX), Z30, Z12
+	MOVQ                432(R8), R11
+	MOVQ                432(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                432(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 432(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 23360(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 23424(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 23488(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 23552(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 23616(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 23680(AX), Z30, Z18
+	MOVQ                440(R8), R11
+	MOVQ                440(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                440(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 440(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 23744(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 23808(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 23872(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 23936(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 24000(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 24064(AX), Z30, Z8
+	MOVQ                448(R8), R11
+	MOVQ                448(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                448(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 448(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 24128(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 24192(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 24256(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 24320(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 24384(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 24448(AX), Z30, Z14
+	MOVQ                456(R8), R11
+	MOVQ                456(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                456(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 456(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 24512(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 24576(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 24640(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 24704(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 24768(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 24832(AX), Z30, Z20
+	MOVQ                464(R8), R11
+	MOVQ                464(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                464(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 464(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 24896(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 24960(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 25024(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 25088(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 25152(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 25216(AX), Z30, Z10
+	MOVQ                472(R8), R11
+	MOVQ                472(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                472(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 472(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 25280(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 25344(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 25408(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 25472(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 25536(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 25600(AX), Z30, Z16
+	MOVQ                480(R8), R11
+	MOVQ                480(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                480(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 480(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 25664(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 25728(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 25792(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 25856(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 25920(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 25984(AX), Z30, Z22
+	MOVQ                488(R8), R11
+	MOVQ                488(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                488(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 488(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 26048(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 26112(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 26176(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 26240(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 26304(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 26368(AX), Z30, Z12
+	MOVQ                496(R8), R11
+	MOVQ                496(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                496(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 496(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 26432(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 26496(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 26560(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 26624(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 26688(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 26752(AX), Z30, Z18
+	MOVQ                504(R8), R11
+	MOVQ                504(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                504(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 504(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 26816(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 26880(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 26944(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 27008(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 27072(AX), Z31, Z23
+	VPXORD              27136(AX), Z8, Z8
+	VPXORD              27200(AX), Z9, Z9
+	VPXORD              27264(AX), Z10, Z10
+	VPXORD              27328(AX), Z11, Z11
+	VPXORD              27392(AX), Z12, Z12
+	VPXORD              27456(AX), Z13, Z13
+	VPXORD              27520(AX), Z14, Z14
+	VPXORD              27584(AX), Z15, Z15
+	MOVQ                CX, R8
+	MOVQ                R13, R9
+	CMPQ                DX, $0x01
+	JEQ                 last
+	SUBQ                $0x08, R9
+
+last:
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+0(SB), Z16, Z0
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+8(SB), Z17, Z24
+	VPXORQ              Z24, Z0, Z0
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+16(SB), Z18, Z1
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+24(SB), Z19, Z25
+	VPXORQ              Z25, Z1, Z1
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+32(SB), Z20, Z2
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+40(SB), Z21, Z26
+	VPXORQ              Z26, Z2, Z2
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+48(SB), Z22, Z3
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+56(SB), Z23, Z27
+	VPXORQ              Z27, Z3, Z3
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+0(SB), Z8, Z4
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+8(SB), Z9, Z24
+	VPXORQ              Z24, Z4, Z4
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+16(SB), Z10, Z5
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+24(SB), Z11, Z25
+	VPXORQ              Z25, Z5, Z5
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+32(SB), Z12, Z6
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+40(SB), Z13, Z26
+	VPXORQ              Z26, Z6, Z6
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+48(SB), Z14, Z7
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+56(SB), Z15, Z27
+	VPXORQ              Z27, Z7, Z7
+	VSHUFI64X2          $0x44, Z2, Z0, Z16
+	VSHUFI64X2          $0xee, Z2, Z0, Z17
+	VSHUFI64X2          $0x44, Z6, Z4, Z18
+	VSHUFI64X2          $0xee, Z6, Z4, Z19
+	VSHUFI64X2          $0x88, Z18, Z16, Z8
+	VSHUFI64X2          $0xdd, Z18, Z16, Z9
+	VSHUFI64X2          $0x88, Z19, Z17, Z10
+	VSHUFI64X2          $0xdd, Z19, Z17, Z11
+	VSHUFI64X2          $0x44, Z3, Z1, Z20
+	VSHUFI64X2          $0xee, Z3, Z1, Z21
+	VSHUFI64X2          $0x44, Z7, Z5, Z22
+	VSHUFI64X2          $0xee, Z7, Z5, Z23
+	VSHUFI64X2          $0x88, Z22, Z20, Z12
+	VSHUFI64X2          $0xdd, Z22, Z20, Z13
+	VSHUFI64X2          $0x88, Z23, Z21, Z14
+	VSHUFI64X2          $0xdd, Z23, Z21, Z15
+	VMOVDQU64           desByBlocks<>+0(SB), Z31
+	VMOVDQU64           desFP<>+0(SB), Z30
+	VPUNPCKLQDQ         Z12, Z8, Z0
+	VPUNPCKHQDQ         Z12, Z8, Z1
+	VPUNPCKLQDQ         Z13, Z9, Z2
+	VPUNPCKHQDQ         Z13, Z9, Z3
+	VPUNPCKLQDQ         Z14, Z10, Z4
+	VPUNPCKHQDQ         Z14, Z10, Z5
+	VPUNPCKLQDQ         Z15, Z11, Z6
+	VPUNPCKHQDQ         Z15, Z11, Z7
+	VPERMB              Z0, Z31, Z0
+	VGF2P8AFFINEQB      $0x00, Z0, Z30, Z0
+	VMOVDQU64           Z0, (DI)
+	VPERMB              Z1, Z31, Z1
+	VGF2P8AFFINEQB      $0x00, Z1, Z30, Z1
+	VMOVDQU64           Z1, 64(DI)
+	VPERMB              Z2, Z31, Z2
+	VGF2P8AFFINEQB      $0x00, Z2, Z30, Z2
+	VMOVDQU64           Z2, 128(DI)
+	VPERMB              Z3, Z31, Z3
+	VGF2P8AFFINEQB      $0x00, Z3, Z30, Z3
+	VMOVDQU64           Z3, 192(DI)
+	VPERMB              Z4, Z31, Z4
+	VGF2P8AFFINEQB      $0x00, Z4, Z30, Z4
+	VMOVDQU64           Z4, 256(DI)
+	VPERMB              Z5, Z31, Z5
+	VGF2P8AFFINEQB      $0x00, Z5, Z30, Z5
+	VMOVDQU64           Z5, 320(DI)
+	VPERMB              Z6, Z31, Z6
+	VGF2P8AFFINEQB      $0x00, Z6, Z30, Z6
+	VMOVDQU64           Z6, 384(DI)
+	VPERMB              Z7, Z31, Z7
+	VGF2P8AFFINEQB      $0x00, Z7, Z30, Z7
+	VMOVDQU64           Z7, 448(DI)
+	DECQ                DX
+	JNZ                 block
+	MOVQ                (R8), R11
+	MOVQ                (DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                8(R8), R11
+	MOVQ                8(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                16(R8), R11
+	MOVQ                16(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                24(R8), R11
+	MOVQ                24(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                32(R8), R11
+	MOVQ                32(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                40(R8), R11
+	MOVQ                40(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                48(R8), R11
+	MOVQ                48(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                56(R8), R11
+	MOVQ                56(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                64(R8), R11
+	MOVQ                64(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                72(R8), R11
+	MOVQ                72(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                80(R8), R11
+	MOVQ                80(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                88(R8), R11
+	MOVQ                88(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                96(R8), R11
+	MOVQ                96(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                104(R8), R11
+	MOVQ                104(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                112(R8), R11
+	MOVQ                112(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                120(R8), R11
+	MOVQ                120(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                128(R8), R11
+	MOVQ                128(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                136(R8), R11
+	MOVQ                136(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                144(R8), R11
+	MOVQ                144(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                152(R8), R11
+	MOVQ                152(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                160(R8), R11
+	MOVQ                160(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                168(R8), R11
+	MOVQ                168(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                176(R8), R11
+	MOVQ                176(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                184(R8), R11
+	MOVQ                184(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                192(R8), R11
+	MOVQ                192(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                200(R8), R11
+	MOVQ                200(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                208(R8), R11
+	MOVQ                208(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                216(R8), R11
+	MOVQ                216(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                224(R8), R11
+	MOVQ                224(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                232(R8), R11
+	MOVQ                232(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                240(R8), R11
+	MOVQ                240(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                248(R8), R11
+	MOVQ                248(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                256(R8), R11
+	MOVQ                256(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                264(R8), R11
+	MOVQ                264(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                272(R8), R11
+	MOVQ                272(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                280(R8), R11
+	MOVQ                280(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                288(R8), R11
+	MOVQ                288(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                296(R8), R11
+	MOVQ                296(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                304(R8), R11
+	MOVQ                304(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                312(R8), R11
+	MOVQ                312(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                320(R8), R11
+	MOVQ                320(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                328(R8), R11
+	MOVQ                328(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                336(R8), R11
+	MOVQ                336(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                344(R8), R11
+	MOVQ                344(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                352(R8), R11
+	MOVQ                352(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                360(R8), R11
+	MOVQ                360(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                368(R8), R11
+	MOVQ                368(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                376(R8), R11
+	MOVQ                376(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                384(R8), R11
+	MOVQ                384(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                392(R8), R11
+	MOVQ                392(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                400(R8), R11
+	MOVQ                400(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                408(R8), R11
+	MOVQ                408(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                416(R8), R11
+	MOVQ                416(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                424(R8), R11
+	MOVQ                424(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                432(R8), R11
+	MOVQ                432(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                440(R8), R11
+	MOVQ                440(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                448(R8), R11
+	MOVQ                448(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                456(R8), R11
+	MOVQ                456(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                464(R8), R11
+	MOVQ                464(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                472(R8), R11
+	MOVQ                472(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                480(R8), R11
+	MOVQ                480(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                488(R8), R11
+	MOVQ                488(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                496(R8), R11
+	MOVQ                496(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                504(R8), R11
+	MOVQ                504(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	ADDQ                $0x08, R9
+	VPBROADCASTQ        R9, Z0
+	VPADDQ              (CX), Z0, Z1
+	VMOVDQU64           Z1, (CX)
+	VPADDQ              64(CX), Z0, Z1
+	VMOVDQU64           Z1, 64(CX)
+	VPADDQ              128(CX), Z0, Z1
+	VMOVDQU64           Z1, 128(CX)
+	VPADDQ              192(CX), Z0, Z1
+	VMOVDQU64           Z1, 192(CX)
+	VPADDQ              256(CX), Z0, Z1
+	VMOVDQU64           Z1, 256(CX)
+	VPADDQ              320(CX), Z0, Z1
+	VMOVDQU64           Z1, 320(CX)
+	VPADDQ              384(CX), Z0, Z1
+	VMOVDQU64           Z1, 384(CX)
+	VPADDQ              448(CX), Z0, Z1
+	VMOVDQU64           Z1, 448(CX)
+	VZEROUPPER
+	RET
+
+// func des3DecryptSharedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+// Requires: AVX, AVX512F, AVX512VBMI, GFNI
+TEXT ·des3DecryptSharedAVX512(SB), $2176-32
+	MOVQ         keys+0(FP), AX
+	MOVQ         chain+8(FP), BX
+	MOVQ         ptrs+16(FP), CX
+	MOVQ         blocks+24(FP), DX
+	LEAQ         (SP), SI
+	ADDQ         $0x3f, SI
+	ANDQ         $-64, SI
+	LEAQ         1024(SI), DI
+	LEAQ         1536(SI), R8
+	LEAQ         2048(SI), R10
+	VPBROADCASTQ R10, Z0
+	VMOVDQU64    Z0, (R8)
+	VMOVDQU64    Z0, 64(R8)
+	VMOVDQU64    Z0, 128(R8)
+	VMOVDQU64    Z0, 192(R8)
+	VMOVDQU64    Z0, 256(R8)
+	VMOVDQU64    Z0, 320(R8)
+	VMOVDQU64    Z0, 384(R8)
+	VMOVDQU64    Z0, 448(R8)
+	XORL         R9, R9
+	XORL         R13, R13
+	MOVQ         (CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, (SI)
+	MOVQ         8(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 8(SI)
+	MOVQ         16(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 16(SI)
+	MOVQ         24(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 24(SI)
+	MOVQ         32(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 32(SI)
+	MOVQ         40(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 40(SI)
+	MOVQ         48(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 48(SI)
+	MOVQ         56(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 56(SI)
+	MOVQ         64(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 64(SI)
+	MOVQ         72(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 72(SI)
+	MOVQ         80(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 80(SI)
+	MOVQ         88(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 88(SI)
+	MOVQ         96(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 96(SI)
+	MOVQ         104(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 104(SI)
+	MOVQ         112(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 112(SI)
+	MOVQ         120(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 120(SI)
+	MOVQ         128(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 128(SI)
+	MOVQ         136(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 136(SI)
+	MOVQ         144(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 144(SI)
+	MOVQ         152(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 152(SI)
+	MOVQ         160(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 160(SI)
+	MOVQ         168(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 168(SI)
+	MOVQ         176(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 176(SI)
+	MOVQ         184(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 184(SI)
+	MOVQ         192(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 192(SI)
+	MOVQ         200(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 200(SI)
+	MOVQ         208(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 208(SI)
+	MOVQ         216(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 216(SI)
+	MOVQ         224(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 224(SI)
+	MOVQ         232(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 232(SI)
+	MOVQ         240(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 240(SI)
+	MOVQ         248(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 248(SI)
+	MOVQ         256(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 256(SI)
+	MOVQ         264(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 264(SI)
+	MOVQ         272(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 272(SI)
+	MOVQ         280(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 280(SI)
+	MOVQ         288(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 288(SI)
+	MOVQ         296(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 296(SI)
+	MOVQ         304(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 304(SI)
+	MOVQ         312(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 312(SI)
+	MOVQ         320(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 320(SI)
+	MOVQ         328(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 328(SI)
+	MOVQ         336(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 336(SI)
+	MOVQ         344(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 344(SI)
+	MOVQ         352(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 352(SI)
+	MOVQ         360(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 360(SI)
+	MOVQ         368(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 368(SI)
+	MOVQ         376(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 376(SI)
+	MOVQ         384(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 384(SI)
+	MOVQ         392(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 392(SI)
+	MOVQ         400(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 400(SI)
+	MOVQ         408(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 408(SI)
+	MOVQ         416(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 416(SI)
+	MOVQ         424(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 424(SI)
+	MOVQ         432(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 432(SI)
+	MOVQ         440(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 440(SI)
+	MOVQ         448(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 448(SI)
+	MOVQ         456(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 456(SI)
+	MOVQ         464(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 464(SI)
+	MOVQ         472(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 472(SI)
+	MOVQ         480(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 480(SI)
+	MOVQ         488(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 488(SI)
+	MOVQ         496(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 496(SI)
+	MOVQ         504(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 504(SI)
+
+block:
+	ADDQ $0x08, R13
+	CMPQ DX, $0x01
+	JNE  more
+	SUBQ $0x08, R13
+
+more:
+	VMOVDQU64           desIP<>+0(SB), Z30
+	VMOVDQU64           desByBytes<>+0(SB), Z31
+	VMOVDQU64           (SI), Z0
+	VMOVDQU64           Z0, 512(SI)
+	VGF2P8AFFINEQB      $0x00, Z0, Z30, Z0
+	VPERMB              Z0, Z31, Z0
+	VMOVDQU64           64(SI), Z1
+	VMOVDQU64           Z1, 576(SI)
+	VGF2P8AFFINEQB      $0x00, Z1, Z30, Z1
+	VPERMB              Z1, Z31, Z1
+	VMOVDQU64           128(SI), Z2
+	VMOVDQU64           Z2, 640(SI)
+	VGF2P8AFFINEQB      $0x00, Z2, Z30, Z2
+	VPERMB              Z2, Z31, Z2
+	VMOVDQU64           192(SI), Z3
+	VMOVDQU64           Z3, 704(SI)
+	VGF2P8AFFINEQB      $0x00, Z3, Z30, Z3
+	VPERMB              Z3, Z31, Z3
+	VMOVDQU64           256(SI), Z4
+	VMOVDQU64           Z4, 768(SI)
+	VGF2P8AFFINEQB      $0x00, Z4, Z30, Z4
+	VPERMB              Z4, Z31, Z4
+	VMOVDQU64           320(SI), Z5
+	VMOVDQU64           Z5, 832(SI)
+	VGF2P8AFFINEQB      $0x00, Z5, Z30, Z5
+	VPERMB              Z5, Z31, Z5
+	VMOVDQU64           384(SI), Z6
+	VMOVDQU64           Z6, 896(SI)
+	VGF2P8AFFINEQB      $0x00, Z6, Z30, Z6
+	VPERMB              Z6, Z31, Z6
+	VMOVDQU64           448(SI), Z7
+	VMOVDQU64           Z7, 960(SI)
+	VGF2P8AFFINEQB      $0x00, Z7, Z30, Z7
+	VPERMB              Z7, Z31, Z7
+	VPUNPCKLQDQ         Z1, Z0, Z8
+	VPUNPCKHQDQ         Z1, Z0, Z12
+	VPUNPCKLQDQ         Z3, Z2, Z9
+	VPUNPCKHQDQ         Z3, Z2, Z13
+	VPUNPCKLQDQ         Z5, Z4, Z10
+	VPUNPCKHQDQ         Z5, Z4, Z14
+	VPUNPCKLQDQ         Z7, Z6, Z11
+	VPUNPCKHQDQ         Z7, Z6, Z15
+	VSHUFI64X2          $0x44, Z9, Z8, Z16
+	VSHUFI64X2          $0xee, Z9, Z8, Z17
+	VSHUFI64X2          $0x44, Z11, Z10, Z18
+	VSHUFI64X2          $0xee, Z11, Z10, Z19
+	VSHUFI64X2          $0x88, Z18, Z16, Z0
+	VSHUFI64X2          $0xdd, Z18, Z16, Z2
+	VSHUFI64X2          $0x88, Z19, Z17, Z4
+	VSHUFI64X2          $0xdd, Z19, Z17, Z6
+	VSHUFI64X2          $0x44, Z13, Z12, Z20
+	VSHUFI64X2          $0xee, Z13, Z12, Z21
+	VSHUFI64X2          $0x44, Z15, Z14, Z22
+	VSHUFI64X2          $0xee, Z15, Z14, Z23
+	VSHUFI64X2          $0x88, Z22, Z20, Z1
+	VSHUFI64X2          $0xdd, Z22, Z20, Z3
+	VSHUFI64X2          $0x88, Z23, Z21, Z5
+	VSHUFI64X2          $0xdd, Z23, Z21, Z7
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+0(SB), Z0, Z8
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+8(SB), Z3, Z24
+	VPXORQ              Z24, Z8, Z8
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+16(SB), Z0, Z9
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+24(SB), Z1, Z25
+	VPXORQ              Z25, Z9, Z9
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+32(SB), Z1, Z10
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+40(SB), Z0, Z26
+	VPXORQ              Z26, Z10, Z10
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+48(SB), Z1, Z11
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+56(SB), Z2, Z27
+	VPXORQ              Z27, Z11, Z11
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+64(SB), Z2, Z12
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+72(SB), Z1, Z24
+	VPXORQ              Z24, Z12, Z12
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+80(SB), Z2, Z13
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+88(SB), Z3, Z25
+	VPXORQ              Z25, Z13, Z13
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+96(SB), Z3, Z14
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+104(SB), Z2, Z26
+	VPXORQ              Z26, Z14, Z14
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+112(SB), Z3, Z15
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+120(SB), Z0, Z27
+	VPXORQ              Z27, Z15, Z15
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+0(SB), Z4, Z16
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+8(SB), Z7, Z24
+	VPXORQ              Z24, Z16, Z16
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+16(SB), Z4, Z17
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+24(SB), Z5, Z25
+	VPXORQ              Z25, Z17, Z17
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+32(SB), Z5, Z18
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+40(SB), Z4, Z26
+	VPXORQ              Z26, Z18, Z18
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+48(SB), Z5, Z19
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+56(SB), Z6, Z27
+	VPXORQ              Z27, Z19, Z19
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+64(SB), Z6, Z20
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+72(SB), Z5, Z24
+	VPXORQ              Z24, Z20, Z20
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+80(SB), Z6, Z21
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+88(SB), Z7, Z25
+	VPXORQ              Z25, Z21, Z21
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+96(SB), Z7, Z22
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+104(SB), Z6, Z26
+	VPXORQ              Z26, Z22, Z22
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+112(SB), Z7, Z23
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+120(SB), Z4, Z27
+	VPXORQ              Z27, Z23, Z23
+	VMOVDQU64           desMask0<>+0(SB), Z24
+	VMOVDQU64           desMask1<>+0(SB), Z25
+	VMOVDQU64           desMask2<>+0(SB), Z26
+	VMOVDQU64           desMask3<>+0(SB), Z27
+	VMOVDQU64           desMask4<>+0(SB), Z28
+	VMOVDQU64           desMask5<>+0(SB), Z29
+	VPXORD.BCST         (AX), Z16, Z16
+	VPXORD.BCST         4(AX), Z17, Z17
+	VPXORD.BCST         8(AX), Z18, Z18
+	VPXORD.BCST         12(AX), Z19, Z19
+	VPXORD.BCST         16(AX), Z20, Z20
+	VPXORD.BCST         20(AX), Z21, Z21
+	VPXORD.BCST         24(AX), Z22, Z22
+	VPXORD.BCST         28(AX), Z23, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 32(AX), Z30, Z8
+	MOVQ                (R8), R11
+	MOVQ                (DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                (CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, (SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 36(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 40(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 44(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 48(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 52(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 56(AX), Z30, Z14
+	MOVQ                8(R8), R11
+	MOVQ                8(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                8(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 8(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 60(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 64(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 68(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 72(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 76(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 80(AX), Z30, Z20
+	MOVQ                16(R8), R11
+	MOVQ                16(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                16(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 16(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 84(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 88(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 92(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 96(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 100(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 104(AX), Z30, Z10
+	MOVQ                24(R8), R11
+	MOVQ                24(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                24(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 24(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 108(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 112(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 116(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 120(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 124(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 128(AX), Z30, Z16
+	MOVQ                32(R8), R11
+	MOVQ                32(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                32(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 32(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 132(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 136(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 140(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 144(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 148(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 152(AX), Z30, Z22
+	MOVQ                40(R8), R11
+	MOVQ                40(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                40(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 40(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 156(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 160(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 164(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 168(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 172(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 176(AX), Z30, Z12
+	MOVQ                48(R8), R11
+	MOVQ                48(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                48(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 48(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 180(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 184(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 188(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 192(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 196(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 200(AX), Z30, Z18
+	MOVQ                56(R8), R11
+	MOVQ                56(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                56(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 56(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 204(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 208(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 212(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 216(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 220(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 224(AX), Z30, Z8
+	MOVQ                64(R8), R11
+	MOVQ                64(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                64(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 64(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 228(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 232(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 236(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 240(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 244(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 248(AX), Z30, Z14
+	MOVQ                72(R8), R11
+	MOVQ                72(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                72(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 72(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 252(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 256(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 260(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 264(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 268(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 272(AX), Z30, Z20
+	MOVQ                80(R8), R11
+	MOVQ                80(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                80(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 80(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 276(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 280(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 284(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 288(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 292(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 296(AX), Z30, Z10
+	MOVQ                88(R8), R11
+	MOVQ                88(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                88(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 88(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 300(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 304(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 308(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 312(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 316(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 320(AX), Z30, Z16
+	MOVQ                96(R8), R11
+	MOVQ                96(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                96(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 96(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 324(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 328(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 332(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 336(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 340(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 344(AX), Z30, Z22
+	MOVQ                104(R8), R11
+	MOVQ                104(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                104(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 104(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 348(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 352(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 356(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 360(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 364(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 368(AX), Z30, Z12
+	MOVQ                112(R8), R11
+	MOVQ                112(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                112(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 112(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 372(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 376(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 380(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 384(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 388(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 392(AX), Z30, Z18
+	MOVQ                120(R8), R11
+	MOVQ                120(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                120(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 120(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 396(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 400(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 404(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 408(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 412(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 416(AX), Z30, Z8
+	MOVQ                128(R8), R11
+	MOVQ                128(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                128(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 128(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 420(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 424(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 428(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 432(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 436(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 440(AX), Z30, Z14
+	MOVQ                136(R8), R11
+	MOVQ                136(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                136(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 136(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 444(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 448(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 452(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 456(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 460(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 464(AX), Z30, Z20
+	MOVQ                144(R8), R11
+	MOVQ                144(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                144(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 144(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 468(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 472(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 476(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 480(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 484(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 488(AX), Z30, Z10
+	MOVQ                152(R8), R11
+	MOVQ                152(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                152(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 152(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 492(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 496(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 500(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 504(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 508(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 512(AX), Z30, Z16
+	MOVQ                160(R8), R11
+	MOVQ                160(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                160(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 160(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 516(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 520(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 524(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 528(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 532(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 536(AX), Z30, Z22
+	MOVQ                168(R8), R11
+	MOVQ                168(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                168(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 168(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 540(AX), Z31, Z23
+	VPXORD.BCST         544(AX), Z8, Z8
+	VPXORD.BCST         548(AX), Z9, Z9
+	VPXORD.BCST         552(AX), Z10, Z10
+	VPXORD.BCST         556(AX), Z11, Z11
+	VPXORD.BCST         560(AX), Z12, Z12
+	VPXORD.BCST         564(AX), Z13, Z13
+	VPXORD.BCST         568(AX), Z14, Z14
+	VPXORD.BCST         572(AX), Z15, Z15
+	VPXORD.BCST         576(AX), Z8, Z8
+	VPXORD.BCST         580(AX), Z9, Z9
+	VPXORD.BCST         584(AX), Z10, Z10
+	VPXORD.BCST         588(AX), Z11, Z11
+	VPXORD.BCST         592(AX), Z12, Z12
+	VPXORD.BCST         596(AX), Z13, Z13
+	VPXORD.BCST         600(AX), Z14, Z14
+	VPXORD.BCST         604(AX), Z15, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 608(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 612(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 616(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 620(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 624(AX), Z30, Z20
+	MOVQ                176(R8), R11
+	MOVQ                176(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                176(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 176(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 628(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 632(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 636(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 640(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 644(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 648(AX), Z30, Z10
+	MOVQ                184(R8), R11
+	MOVQ                184(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                184(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 184(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 652(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 656(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 660(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 664(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 668(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 672(AX), Z30, Z16
+	MOVQ                192(R8), R11
+	MOVQ                192(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                192(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 192(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 676(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 680(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 684(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 688(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 692(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 696(AX), Z30, Z22
+	MOVQ                200(R8), R11
+	MOVQ                200(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                200(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 200(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 700(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 704(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 708(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 712(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 716(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 720(AX), Z30, Z12
+	MOVQ                208(R8), R11
+	MOVQ                208(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                208(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 208(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 724(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 728(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 732(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 736(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 740(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 744(AX), Z30, Z18
+	MOVQ                216(R8), R11
+	MOVQ                216(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                216(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 216(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 748(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 752(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 756(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 760(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 764(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 768(AX), Z30, Z8
+	MOVQ                224(R8), R11
+	MOVQ                224(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                224(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 224(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 772(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 776(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 780(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 784(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 788(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 792(AX), Z30, Z14
+	MOVQ                232(R8), R11
+	MOVQ                232(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                232(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 232(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 796(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 800(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 804(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 808(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 812(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 816(AX), Z30, Z20
+	MOVQ                240(R8), R11
+	MOVQ                240(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                240(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 240(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 820(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 824(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 828(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 832(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 836(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 840(AX), Z30, Z10
+	MOVQ                248(R8), R11
+	MOVQ                248(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                248(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 248(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 844(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 848(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 852(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 856(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 860(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 864(AX), Z30, Z16
+	MOVQ                256(R8), R11
+	MOVQ                256(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                256(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 256(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 868(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 872(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 876(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 880(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 884(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 888(AX), Z30, Z22
+	MOVQ                264(R8), R11
+	MOVQ                264(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                264(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 264(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 892(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 896(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 900(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 904(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 908(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 912(AX), Z30, Z12
+	MOVQ                272(R8), R11
+	MOVQ                272(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                272(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 272(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 916(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 920(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 924(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 928(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 932(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 936(AX), Z30, Z18
+	MOVQ                280(R8), R11
+	MOVQ                280(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                280(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 280(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 940(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 944(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 948(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 952(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 956(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 960(AX), Z30, Z8
+	MOVQ                288(R8), R11
+	MOVQ                288(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                288(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 288(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 964(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 968(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 972(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 976(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 980(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 984(AX), Z30, Z14
+	MOVQ                296(R8), R11
+	MOVQ                296(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                296(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 296(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 988(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 992(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 996(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1000(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1004(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1008(AX), Z30, Z20
+	MOVQ                304(R8), R11
+	MOVQ                304(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                304(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 304(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1012(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1016(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1020(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1024(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1028(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1032(AX), Z30, Z10
+	MOVQ                312(R8), R11
+	MOVQ                312(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                312(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 312(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1036(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1040(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1044(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1048(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1052(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1056(AX), Z30, Z16
+	MOVQ                320(R8), R11
+	MOVQ                320(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                320(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 320(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1060(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1064(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1068(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1072(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1076(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1080(AX), Z30, Z22
+	MOVQ                328(R8), R11
+	MOVQ                328(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                328(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 328(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1084(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1088(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1092(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1096(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1100(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1104(AX), Z30, Z12
+	MOVQ                336(R8), R11
+	MOVQ                336(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                336(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 336(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1108(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1112(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1116(AX), Z31, Z15
+	VPXORD.BCST         1120(AX), Z16, Z16
+	VPXORD.BCST         1124(AX), Z17, Z17
+	VPXORD.BCST         1128(AX), Z18, Z18
+	VPXORD.BCST         1132(AX), Z19, Z19
+	VPXORD.BCST         1136(AX), Z20, Z20
+	VPXORD.BCST         1140(AX), Z21, Z21
+	VPXORD.BCST         1144(AX), Z22, Z22
+	VPXORD.BCST         1148(AX), Z23, Z23
+	VPXORD.BCST         1152(AX), Z16, Z16
+	VPXORD.BCST         1156(AX), Z17, Z17
+	VPXORD.BCST         1160(AX), Z18, Z18
+	VPXORD.BCST         1164(AX), Z19, Z19
+	VPXORD.BCST         1168(AX), Z20, Z20
+	VPXORD.BCST         1172(AX), Z21, Z21
+	VPXORD.BCST         1176(AX), Z22, Z22
+	VPXORD.BCST         1180(AX), Z23, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1184(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1188(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1192(AX), Z30, Z10
+	MOVQ                344(R8), R11
+	MOVQ                344(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                344(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 344(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1196(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1200(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1204(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1208(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1212(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1216(AX), Z30, Z16
+	MOVQ                352(R8), R11
+	MOVQ                352(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                352(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 352(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1220(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1224(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1228(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1232(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1236(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1240(AX), Z30, Z22
+	MOVQ                360(R8), R11
+	MOVQ                360(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                360(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 360(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1244(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1248(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1252(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1256(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1260(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1264(AX), Z30, Z12
+	MOVQ                368(R8), R11
+	MOVQ                368(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                368(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 368(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1268(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1272(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1276(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1280(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1284(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1288(AX), Z30, Z18
+	MOVQ                376(R8), R11
+	MOVQ                376(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                376(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 376(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1292(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1296(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1300(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1304(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1308(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1312(AX), Z30, Z8
+	MOVQ                384(R8), R11
+	MOVQ                384(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                384(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 384(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1316(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1320(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1324(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1328(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1332(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1336(AX), Z30, Z14
+	MOVQ                392(R8), R11
+	MOVQ                392(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                392(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 392(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1340(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1344(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1348(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1352(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1356(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1360(AX), Z30, Z20
+	MOVQ                400(R8), R11
+	MOVQ                400(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                400(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 400(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1364(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1368(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1372(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1376(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1380(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1384(AX), Z30, Z10
+	MOVQ                408(R8), R11
+	MOVQ                408(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                408(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 408(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1388(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1392(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1396(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1400(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1404(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1408(AX), Z30, Z16
+	MOVQ                416(R8), R11
+	MOVQ                416(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                416(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 416(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1412(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1416(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1420(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1424(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1428(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1432(AX), Z30, Z22
+	MOVQ                424(R8), R11
+	MOVQ                424(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                424(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 424(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1436(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1440(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1444(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1448(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1452(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1456(AX), Z30, Z12
+	MOVQ                432(R8), R11
+	MOVQ                432(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                432(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 432(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1460(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1464(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1468(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1472(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1476(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1480(AX), Z30, Z18
+	MOVQ                440(R8), R11
+	MOVQ                440(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                440(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 440(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1484(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1488(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1492(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1496(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1500(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1504(AX), Z30, Z8
+	MOVQ                448(R8), R11
+	MOVQ                448(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                448(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 448(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1508(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1512(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1516(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1520(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1524(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1528(AX), Z30, Z14
+	MOVQ                456(R8), R11
+	MOVQ                456(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                456(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 456(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1532(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1536(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1540(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1544(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1548(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1552(AX), Z30, Z20
+	MOVQ                464(R8), R11
+	MOVQ                464(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                464(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 464(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1556(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1560(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1564(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1568(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1572(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1576(AX), Z30, Z10
+	MOVQ                472(R8), R11
+	MOVQ                472(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                472(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 472(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1580(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1584(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1588(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1592(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1596(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1600(AX), Z30, Z16
+	MOVQ                480(R8), R11
+	MOVQ                480(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                480(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 480(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1604(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1608(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1612(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1616(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1620(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1624(AX), Z30, Z22
+	MOVQ                488(R8), R11
+	MOVQ                488(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                488(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 488(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1628(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD.BCST     $0x96, 1632(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD.BCST     $0x96, 1636(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD.BCST     $0x96, 1640(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD.BCST     $0x96, 1644(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD.BCST     $0x96, 1648(AX), Z30, Z12
+	MOVQ                496(R8), R11
+	MOVQ                496(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                496(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 496(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD.BCST     $0x96, 1652(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD.BCST     $0x96, 1656(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD.BCST     $0x96, 1660(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD.BCST     $0x96, 1664(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD.BCST     $0x96, 1668(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD.BCST     $0x96, 1672(AX), Z30, Z18
+	MOVQ                504(R8), R11
+	MOVQ                504(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                504(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 504(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD.BCST     $0x96, 1676(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD.BCST     $0x96, 1680(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD.BCST     $0x96, 1684(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD.BCST     $0x96, 1688(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD.BCST     $0x96, 1692(AX), Z31, Z23
+	VPXORD.BCST         1696(AX), Z8, Z8
+	VPXORD.BCST         1700(AX), Z9, Z9
+	VPXORD.BCST         1704(AX), Z10, Z10
+	VPXORD.BCST         1708(AX), Z11, Z11
+	VPXORD.BCST         1712(AX), Z12, Z12
+	VPXORD.BCST         1716(AX), Z13, Z13
+	VPXORD.BCST         1720(AX), Z14, Z14
+	VPXORD.BCST         1724(AX), Z15, Z15
+	MOVQ                CX, R8
+	MOVQ                R13, R9
+	CMPQ                DX, $0x01
+	JEQ                 last
+	SUBQ                $0x08, R9
+
+last:
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+0(SB), Z16, Z0
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+8(SB), Z17, Z24
+	VPXORQ              Z24, Z0, Z0
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+16(SB), Z18, Z1
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+24(SB), Z19, Z25
+	VPXORQ              Z25, Z1, Z1
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+32(SB), Z20, Z2
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+40(SB), Z21, Z26
+	VPXORQ              Z26, Z2, Z2
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+48(SB), Z22, Z3
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+56(SB), Z23, Z27
+	VPXORQ              Z27, Z3, Z3
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+0(SB), Z8, Z4
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+8(SB), Z9, Z24
+	VPXORQ              Z24, Z4, Z4
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+16(SB), Z10, Z5
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+24(SB), Z11, Z25
+	VPXORQ              Z25, Z5, Z5
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+32(SB), Z12, Z6
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+40(SB), Z13, Z26
+	VPXORQ              Z26, Z6, Z6
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+48(SB), Z14, Z7
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+56(SB), Z15, Z27
+	VPXORQ              Z27, Z7, Z7
+	VSHUFI64X2          $0x44, Z2, Z0, Z16
+	VSHUFI64X2          $0xee, Z2, Z0, Z17
+	VSHUFI64X2          $0x44, Z6, Z4, Z18
+	VSHUFI64X2          $0xee, Z6, Z4, Z19
+	VSHUFI64X2          $0x88, Z18, Z16, Z8
+	VSHUFI64X2          $0xdd, Z18, Z16, Z9
+	VSHUFI64X2          $0x88, Z19, Z17, Z10
+	VSHUFI64X2          $0xdd, Z19, Z17, Z11
+	VSHUFI64X2          $0x44, Z3, Z1, Z20
+	VSHUFI64X2          $0xee, Z3, Z1, Z21
+	VSHUFI64X2          $0x44, Z7, Z5, Z22
+	VSHUFI64X2          $0xee, Z7, Z5, Z23
+	VSHUFI64X2          $0x88, Z22, Z20, Z12
+	VSHUFI64X2          $0xdd, Z22, Z20, Z13
+	VSHUFI64X2          $0x88, Z23, Z21, Z14
+	VSHUFI64X2          $0xdd, Z23, Z21, Z15
+	VMOVDQU64           desByBlocks<>+0(SB), Z31
+	VMOVDQU64           desFP<>+0(SB), Z30
+	VPUNPCKLQDQ         Z12, Z8, Z0
+	VPUNPCKHQDQ         Z12, Z8, Z1
+	VPUNPCKLQDQ         Z13, Z9, Z2
+	VPUNPCKHQDQ         Z13, Z9, Z3
+	VPUNPCKLQDQ         Z14, Z10, Z4
+	VPUNPCKHQDQ         Z14, Z10, Z5
+	VPUNPCKLQDQ         Z15, Z11, Z6
+	VPUNPCKHQDQ         Z15, Z11, Z7
+	VPERMB              Z0, Z31, Z0
+	VGF2P8AFFINEQB      $0x00, Z0, Z30, Z0
+	VPXORQ              (BX), Z0, Z0
+	VMOVDQU64           512(SI), Z8
+	VMOVDQU64           Z8, (BX)
+	VMOVDQU64           Z0, (DI)
+	VPERMB              Z1, Z31, Z1
+	VGF2P8AFFINEQB      $0x00, Z1, Z30, Z1
+	VPXORQ              64(BX), Z1, Z1
+	VMOVDQU64           576(SI), Z9
+	VMOVDQU64           Z9, 64(BX)
+	VMOVDQU64           Z1, 64(DI)
+	VPERMB              Z2, Z31, Z2
+	VGF2P8AFFINEQB      $0x00, Z2, Z30, Z2
+	VPXORQ              128(BX), Z2, Z2
+	VMOVDQU64           640(SI), Z10
+	VMOVDQU64           Z10, 128(BX)
+	VMOVDQU64           Z2, 128(DI)
+	VPERMB              Z3, Z31, Z3
+	VGF2P8AFFINEQB      $0x00, Z3, Z30, Z3
+	VPXORQ              192(BX), Z3, Z3
+	VMOVDQU64           704(SI), Z11
+	VMOVDQU64           Z11, 192(BX)
+	VMOVDQU64           Z3, 192(DI)
+	VPERMB              Z4, Z31, Z4
+	VGF2P8AFFINEQB      $0x00, Z4, Z30, Z4
+	VPXORQ              256(BX), Z4, Z4
+	VMOVDQU64           768(SI), Z12
+	VMOVDQU64           Z12, 256(BX)
+	VMOVDQU64           Z4, 256(DI)
+	VPERMB              Z5, Z31, Z5
+	VGF2P8AFFINEQB      $0x00, Z5, Z30, Z5
+	VPXORQ              320(BX), Z5, Z5
+	VMOVDQU64           832(SI), Z13
+	VMOVDQU64           Z13, 320(BX)
+	VMOVDQU64           Z5, 320(DI)
+	VPERMB              Z6, Z31, Z6
+	VGF2P8AFFINEQB      $0x00, Z6, Z30, Z6
+	VPXORQ              384(BX), Z6, Z6
+	VMOVDQU64           896(SI), Z14
+	VMOVDQU64           Z14, 384(BX)
+	VMOVDQU64           Z6, 384(DI)
+	VPERMB              Z7, Z31, Z7
+	VGF2P8AFFINEQB      $0x00, Z7, Z30, Z7
+	VPXORQ              448(BX), Z7, Z7
+	VMOVDQU64           960(SI), Z15
+	VMOVDQU64           Z15, 448(BX)
+	VMOVDQU64           Z7, 448(DI)
+	DECQ                DX
+	JNZ                 block
+	MOVQ                (R8), R11
+	MOVQ                (DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                8(R8), R11
+	MOVQ                8(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                16(R8), R11
+	MOVQ                16(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                24(R8), R11
+	MOVQ                24(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                32(R8), R11
+	MOVQ                32(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                40(R8), R11
+	MOVQ                40(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                48(R8), R11
+	MOVQ                48(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                56(R8), R11
+	MOVQ                56(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                64(R8), R11
+	MOVQ                64(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                72(R8), R11
+	MOVQ                72(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                80(R8), R11
+	MOVQ                80(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                88(R8), R11
+	MOVQ                88(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                96(R8), R11
+	MOVQ                96(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                104(R8), R11
+	MOVQ                104(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                112(R8), R11
+	MOVQ                112(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                120(R8), R11
+	MOVQ                120(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                128(R8), R11
+	MOVQ                128(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                136(R8), R11
+	MOVQ                136(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                144(R8), R11
+	MOVQ                144(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                152(R8), R11
+	MOVQ                152(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                160(R8), R11
+	MOVQ                160(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                168(R8), R11
+	MOVQ                168(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                176(R8), R11
+	MOVQ                176(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                184(R8), R11
+	MOVQ                184(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                192(R8), R11
+	MOVQ                192(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                200(R8), R11
+	MOVQ                200(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                208(R8), R11
+	MOVQ                208(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                216(R8), R11
+	MOVQ                216(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                224(R8), R11
+	MOVQ                224(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                232(R8), R11
+	MOVQ                232(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                240(R8), R11
+	MOVQ                240(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                248(R8), R11
+	MOVQ                248(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                256(R8), R11
+	MOVQ                256(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                264(R8), R11
+	MOVQ                264(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                272(R8), R11
+	MOVQ                272(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                280(R8), R11
+	MOVQ                280(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                288(R8), R11
+	MOVQ                288(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                296(R8), R11
+	MOVQ                296(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                304(R8), R11
+	MOVQ                304(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                312(R8), R11
+	MOVQ                312(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                320(R8), R11
+	MOVQ                320(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                328(R8), R11
+	MOVQ                328(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                336(R8), R11
+	MOVQ                336(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                344(R8), R11
+	MOVQ                344(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                352(R8), R11
+	MOVQ                352(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                360(R8), R11
+	MOVQ                360(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                368(R8), R11
+	MOVQ                368(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                376(R8), R11
+	MOVQ                376(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                384(R8), R11
+	MOVQ                384(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                392(R8), R11
+	MOVQ                392(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                400(R8), R11
+	MOVQ                400(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                408(R8), R11
+	MOVQ                408(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                416(R8), R11
+	MOVQ                416(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                424(R8), R11
+	MOVQ                424(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                432(R8), R11
+	MOVQ                432(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                440(R8), R11
+	MOVQ                440(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                448(R8), R11
+	MOVQ                448(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                456(R8), R11
+	MOVQ                456(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                464(R8), R11
+	MOVQ                464(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                472(R8), R11
+	MOVQ                472(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                480(R8), R11
+	MOVQ                480(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                488(R8), R11
+	MOVQ                488(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                496(R8), R11
+	MOVQ                496(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                504(R8), R11
+	MOVQ                504(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	ADDQ                $0x08, R9
+	VPBROADCASTQ        R9, Z0
+	VPADDQ              (CX), Z0, Z1
+	VMOVDQU64           Z1, (CX)
+	VPADDQ              64(CX), Z0, Z1
+	VMOVDQU64           Z1, 64(CX)
+	VPADDQ              128(CX), Z0, Z1
+	VMOVDQU64           Z1, 128(CX)
+	VPADDQ              192(CX), Z0, Z1
+	VMOVDQU64           Z1, 192(CX)
+	VPADDQ              256(CX), Z0, Z1
+	VMOVDQU64           Z1, 256(CX)
+	VPADDQ              320(CX), Z0, Z1
+	VMOVDQU64           Z1, 320(CX)
+	VPADDQ              384(CX), Z0, Z1
+	VMOVDQU64           Z1, 384(CX)
+	VPADDQ              448(CX), Z0, Z1
+	VMOVDQU64           Z1, 448(CX)
+	VZEROUPPER
+	RET
+
+// func des3DecryptMixedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+// Requires: AVX, AVX512F, AVX512VBMI, GFNI
+TEXT ·des3DecryptMixedAVX512(SB), $2176-32
+	MOVQ         keys+0(FP), AX
+	MOVQ         chain+8(FP), BX
+	MOVQ         ptrs+16(FP), CX
+	MOVQ         blocks+24(FP), DX
+	LEAQ         (SP), SI
+	ADDQ         $0x3f, SI
+	ANDQ         $-64, SI
+	LEAQ         1024(SI), DI
+	LEAQ         1536(SI), R8
+	LEAQ         2048(SI), R10
+	VPBROADCASTQ R10, Z0
+	VMOVDQU64    Z0, (R8)
+	VMOVDQU64    Z0, 64(R8)
+	VMOVDQU64    Z0, 128(R8)
+	VMOVDQU64    Z0, 192(R8)
+	VMOVDQU64    Z0, 256(R8)
+	VMOVDQU64    Z0, 320(R8)
+	VMOVDQU64    Z0, 384(R8)
+	VMOVDQU64    Z0, 448(R8)
+	XORL         R9, R9
+	XORL         R13, R13
+	MOVQ         (CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, (SI)
+	MOVQ         8(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 8(SI)
+	MOVQ         16(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 16(SI)
+	MOVQ         24(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 24(SI)
+	MOVQ         32(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 32(SI)
+	MOVQ         40(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 40(SI)
+	MOVQ         48(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 48(SI)
+	MOVQ         56(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 56(SI)
+	MOVQ         64(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 64(SI)
+	MOVQ         72(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 72(SI)
+	MOVQ         80(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 80(SI)
+	MOVQ         88(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 88(SI)
+	MOVQ         96(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 96(SI)
+	MOVQ         104(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 104(SI)
+	MOVQ         112(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 112(SI)
+	MOVQ         120(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 120(SI)
+	MOVQ         128(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 128(SI)
+	MOVQ         136(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 136(SI)
+	MOVQ         144(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 144(SI)
+	MOVQ         152(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 152(SI)
+	MOVQ         160(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 160(SI)
+	MOVQ         168(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 168(SI)
+	MOVQ         176(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 176(SI)
+	MOVQ         184(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 184(SI)
+	MOVQ         192(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 192(SI)
+	MOVQ         200(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 200(SI)
+	MOVQ         208(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 208(SI)
+	MOVQ         216(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 216(SI)
+	MOVQ         224(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 224(SI)
+	MOVQ         232(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 232(SI)
+	MOVQ         240(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 240(SI)
+	MOVQ         248(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 248(SI)
+	MOVQ         256(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 256(SI)
+	MOVQ         264(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 264(SI)
+	MOVQ         272(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 272(SI)
+	MOVQ         280(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 280(SI)
+	MOVQ         288(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 288(SI)
+	MOVQ         296(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 296(SI)
+	MOVQ         304(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 304(SI)
+	MOVQ         312(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 312(SI)
+	MOVQ         320(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 320(SI)
+	MOVQ         328(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 328(SI)
+	MOVQ         336(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 336(SI)
+	MOVQ         344(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 344(SI)
+	MOVQ         352(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 352(SI)
+	MOVQ         360(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 360(SI)
+	MOVQ         368(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 368(SI)
+	MOVQ         376(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 376(SI)
+	MOVQ         384(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 384(SI)
+	MOVQ         392(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 392(SI)
+	MOVQ         400(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 400(SI)
+	MOVQ         408(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 408(SI)
+	MOVQ         416(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 416(SI)
+	MOVQ         424(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 424(SI)
+	MOVQ         432(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 432(SI)
+	MOVQ         440(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 440(SI)
+	MOVQ         448(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 448(SI)
+	MOVQ         456(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 456(SI)
+	MOVQ         464(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 464(SI)
+	MOVQ         472(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 472(SI)
+	MOVQ         480(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 480(SI)
+	MOVQ         488(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 488(SI)
+	MOVQ         496(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 496(SI)
+	MOVQ         504(CX), R10
+	MOVQ         (R10), R10
+	MOVQ         R10, 504(SI)
+
+block:
+	ADDQ $0x08, R13
+	CMPQ DX, $0x01
+	JNE  more
+	SUBQ $0x08, R13
+
+more:
+	VMOVDQU64           desIP<>+0(SB), Z30
+	VMOVDQU64           desByBytes<>+0(SB), Z31
+	VMOVDQU64           (SI), Z0
+	VMOVDQU64           Z0, 512(SI)
+	VGF2P8AFFINEQB      $0x00, Z0, Z30, Z0
+	VPERMB              Z0, Z31, Z0
+	VMOVDQU64           64(SI), Z1
+	VMOVDQU64           Z1, 576(SI)
+	VGF2P8AFFINEQB      $0x00, Z1, Z30, Z1
+	VPERMB              Z1, Z31, Z1
+	VMOVDQU64           128(SI), Z2
+	VMOVDQU64           Z2, 640(SI)
+	VGF2P8AFFINEQB      $0x00, Z2, Z30, Z2
+	VPERMB              Z2, Z31, Z2
+	VMOVDQU64           192(SI), Z3
+	VMOVDQU64           Z3, 704(SI)
+	VGF2P8AFFINEQB      $0x00, Z3, Z30, Z3
+	VPERMB              Z3, Z31, Z3
+	VMOVDQU64           256(SI), Z4
+	VMOVDQU64           Z4, 768(SI)
+	VGF2P8AFFINEQB      $0x00, Z4, Z30, Z4
+	VPERMB              Z4, Z31, Z4
+	VMOVDQU64           320(SI), Z5
+	VMOVDQU64           Z5, 832(SI)
+	VGF2P8AFFINEQB      $0x00, Z5, Z30, Z5
+	VPERMB              Z5, Z31, Z5
+	VMOVDQU64           384(SI), Z6
+	VMOVDQU64           Z6, 896(SI)
+	VGF2P8AFFINEQB      $0x00, Z6, Z30, Z6
+	VPERMB              Z6, Z31, Z6
+	VMOVDQU64           448(SI), Z7
+	VMOVDQU64           Z7, 960(SI)
+	VGF2P8AFFINEQB      $0x00, Z7, Z30, Z7
+	VPERMB              Z7, Z31, Z7
+	VPUNPCKLQDQ         Z1, Z0, Z8
+	VPUNPCKHQDQ         Z1, Z0, Z12
+	VPUNPCKLQDQ         Z3, Z2, Z9
+	VPUNPCKHQDQ         Z3, Z2, Z13
+	VPUNPCKLQDQ         Z5, Z4, Z10
+	VPUNPCKHQDQ         Z5, Z4, Z14
+	VPUNPCKLQDQ         Z7, Z6, Z11
+	VPUNPCKHQDQ         Z7, Z6, Z15
+	VSHUFI64X2          $0x44, Z9, Z8, Z16
+	VSHUFI64X2          $0xee, Z9, Z8, Z17
+	VSHUFI64X2          $0x44, Z11, Z10, Z18
+	VSHUFI64X2          $0xee, Z11, Z10, Z19
+	VSHUFI64X2          $0x88, Z18, Z16, Z0
+	VSHUFI64X2          $0xdd, Z18, Z16, Z2
+	VSHUFI64X2          $0x88, Z19, Z17, Z4
+	VSHUFI64X2          $0xdd, Z19, Z17, Z6
+	VSHUFI64X2          $0x44, Z13, Z12, Z20
+	VSHUFI64X2          $0xee, Z13, Z12, Z21
+	VSHUFI64X2          $0x44, Z15, Z14, Z22
+	VSHUFI64X2          $0xee, Z15, Z14, Z23
+	VSHUFI64X2          $0x88, Z22, Z20, Z1
+	VSHUFI64X2          $0xdd, Z22, Z20, Z3
+	VSHUFI64X2          $0x88, Z23, Z21, Z5
+	VSHUFI64X2          $0xdd, Z23, Z21, Z7
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+0(SB), Z0, Z8
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+8(SB), Z3, Z24
+	VPXORQ              Z24, Z8, Z8
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+16(SB), Z0, Z9
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+24(SB), Z1, Z25
+	VPXORQ              Z25, Z9, Z9
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+32(SB), Z1, Z10
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+40(SB), Z0, Z26
+	VPXORQ              Z26, Z10, Z10
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+48(SB), Z1, Z11
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+56(SB), Z2, Z27
+	VPXORQ              Z27, Z11, Z11
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+64(SB), Z2, Z12
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+72(SB), Z1, Z24
+	VPXORQ              Z24, Z12, Z12
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+80(SB), Z2, Z13
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+88(SB), Z3, Z25
+	VPXORQ              Z25, Z13, Z13
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+96(SB), Z3, Z14
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+104(SB), Z2, Z26
+	VPXORQ              Z26, Z14, Z14
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+112(SB), Z3, Z15
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+120(SB), Z0, Z27
+	VPXORQ              Z27, Z15, Z15
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+0(SB), Z4, Z16
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+8(SB), Z7, Z24
+	VPXORQ              Z24, Z16, Z16
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+16(SB), Z4, Z17
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+24(SB), Z5, Z25
+	VPXORQ              Z25, Z17, Z17
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+32(SB), Z5, Z18
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+40(SB), Z4, Z26
+	VPXORQ              Z26, Z18, Z18
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+48(SB), Z5, Z19
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+56(SB), Z6, Z27
+	VPXORQ              Z27, Z19, Z19
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+64(SB), Z6, Z20
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+72(SB), Z5, Z24
+	VPXORQ              Z24, Z20, Z20
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+80(SB), Z6, Z21
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+88(SB), Z7, Z25
+	VPXORQ              Z25, Z21, Z21
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+96(SB), Z7, Z22
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+104(SB), Z6, Z26
+	VPXORQ              Z26, Z22, Z22
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+112(SB), Z7, Z23
+	VGF2P8AFFINEQB.BCST $0x00, desExpand<>+120(SB), Z4, Z27
+	VPXORQ              Z27, Z23, Z23
+	VMOVDQU64           desMask0<>+0(SB), Z24
+	VMOVDQU64           desMask1<>+0(SB), Z25
+	VMOVDQU64           desMask2<>+0(SB), Z26
+	VMOVDQU64           desMask3<>+0(SB), Z27
+	VMOVDQU64           desMask4<>+0(SB), Z28
+	VMOVDQU64           desMask5<>+0(SB), Z29
+	VPXORD              (AX), Z16, Z16
+	VPXORD              64(AX), Z17, Z17
+	VPXORD              128(AX), Z18, Z18
+	VPXORD              192(AX), Z19, Z19
+	VPXORD              256(AX), Z20, Z20
+	VPXORD              320(AX), Z21, Z21
+	VPXORD              384(AX), Z22, Z22
+	VPXORD              448(AX), Z23, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 512(AX), Z30, Z8
+	MOVQ                (R8), R11
+	MOVQ                (DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                (CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, (SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 576(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 640(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 704(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 768(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 832(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 896(AX), Z30, Z14
+	MOVQ                8(R8), R11
+	MOVQ                8(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                8(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 8(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 960(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 1024(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 1088(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 1152(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 1216(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 1280(AX), Z30, Z20
+	MOVQ                16(R8), R11
+	MOVQ                16(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                16(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 16(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 1344(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 1408(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 1472(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 1536(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 1600(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 1664(AX), Z30, Z10
+	MOVQ                24(R8), R11
+	MOVQ                24(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                24(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 24(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 1728(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 1792(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 1856(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 1920(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 1984(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 2048(AX), Z30, Z16
+	MOVQ                32(R8), R11
+	MOVQ                32(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                32(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 32(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 2112(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 2176(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 2240(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 2304(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 2368(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 2432(AX), Z30, Z22
+	MOVQ                40(R8), R11
+	MOVQ                40(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                40(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 40(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 2496(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 2560(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 2624(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 2688(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 2752(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 2816(AX), Z30, Z12
+	MOVQ                48(R8), R11
+	MOVQ                48(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                48(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 48(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 2880(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 2944(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 3008(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 3072(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 3136(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 3200(AX), Z30, Z18
+	MOVQ                56(R8), R11
+	MOVQ                56(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                56(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 56(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 3264(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 3328(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 3392(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 3456(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 3520(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 3584(AX), Z30, Z8
+	MOVQ                64(R8), R11
+	MOVQ                64(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                64(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 64(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 3648(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 3712(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 3776(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 3840(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 3904(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 3968(AX), Z30, Z14
+	MOVQ                72(R8), R11
+	MOVQ                72(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                72(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 72(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 4032(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 4096(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 4160(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 4224(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 4288(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 4352(AX), Z30, Z20
+	MOVQ                80(R8), R11
+	MOVQ                80(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                80(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 80(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 4416(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 4480(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 4544(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 4608(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 4672(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 4736(AX), Z30, Z10
+	MOVQ                88(R8), R11
+	MOVQ                88(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                88(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 88(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 4800(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 4864(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 4928(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 4992(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 5056(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 5120(AX), Z30, Z16
+	MOVQ                96(R8), R11
+	MOVQ                96(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                96(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 96(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 5184(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 5248(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 5312(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 5376(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 5440(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 5504(AX), Z30, Z22
+	MOVQ                104(R8), R11
+	MOVQ                104(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                104(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 104(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 5568(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 5632(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 5696(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 5760(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 5824(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 5888(AX), Z30, Z12
+	MOVQ                112(R8), R11
+	MOVQ                112(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                112(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 112(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 5952(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 6016(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 6080(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 6144(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 6208(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 6272(AX), Z30, Z18
+	MOVQ                120(R8), R11
+	MOVQ                120(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                120(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 120(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 6336(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 6400(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 6464(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 6528(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 6592(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 6656(AX), Z30, Z8
+	MOVQ                128(R8), R11
+	MOVQ                128(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                128(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 128(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 6720(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 6784(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 6848(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 6912(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 6976(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 7040(AX), Z30, Z14
+	MOVQ                136(R8), R11
+	MOVQ                136(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                136(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 136(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 7104(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 7168(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 7232(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 7296(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 7360(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 7424(AX), Z30, Z20
+	MOVQ                144(R8), R11
+	MOVQ                144(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                144(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 144(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 7488(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 7552(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 7616(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 7680(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 7744(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 7808(AX), Z30, Z10
+	MOVQ                152(R8), R11
+	MOVQ                152(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                152(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 152(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 7872(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 7936(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 8000(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 8064(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 8128(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 8192(AX), Z30, Z16
+	MOVQ                160(R8), R11
+	MOVQ                160(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                160(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 160(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 8256(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 8320(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 8384(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 8448(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 8512(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 8576(AX), Z30, Z22
+	MOVQ                168(R8), R11
+	MOVQ                168(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                168(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 168(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 8640(AX), Z31, Z23
+	VPXORD              8704(AX), Z8, Z8
+	VPXORD              8768(AX), Z9, Z9
+	VPXORD              8832(AX), Z10, Z10
+	VPXORD              8896(AX), Z11, Z11
+	VPXORD              8960(AX), Z12, Z12
+	VPXORD              9024(AX), Z13, Z13
+	VPXORD              9088(AX), Z14, Z14
+	VPXORD              9152(AX), Z15, Z15
+	VPXORD              9216(AX), Z8, Z8
+	VPXORD              9280(AX), Z9, Z9
+	VPXORD              9344(AX), Z10, Z10
+	VPXORD              9408(AX), Z11, Z11
+	VPXORD              9472(AX), Z12, Z12
+	VPXORD              9536(AX), Z13, Z13
+	VPXORD              9600(AX), Z14, Z14
+	VPXORD              9664(AX), Z15, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 9728(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 9792(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 9856(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 9920(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 9984(AX), Z30, Z20
+	MOVQ                176(R8), R11
+	MOVQ                176(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                176(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 176(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 10048(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 10112(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 10176(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 10240(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 10304(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 10368(AX), Z30, Z10
+	MOVQ                184(R8), R11
+	MOVQ                184(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                184(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 184(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 10432(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 10496(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 10560(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 10624(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 10688(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 10752(AX), Z30, Z16
+	MOVQ                192(R8), R11
+	MOVQ                192(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                192(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 192(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 10816(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 10880(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 10944(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 11008(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 11072(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 11136(AX), Z30, Z22
+	MOVQ                200(R8), R11
+	MOVQ                200(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                200(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 200(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 11200(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 11264(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 11328(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 11392(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 11456(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 11520(AX), Z30, Z12
+	MOVQ                208(R8), R11
+	MOVQ                208(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                208(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 208(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 11584(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 11648(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 11712(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 11776(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 11840(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 11904(AX), Z30, Z18
+	MOVQ                216(R8), R11
+	MOVQ                216(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                216(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 216(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 11968(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 12032(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 12096(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 12160(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 12224(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 12288(AX), Z30, Z8
+	MOVQ                224(R8), R11
+	MOVQ                224(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                224(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 224(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 12352(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 12416(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 12480(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 12544(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 12608(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 12672(AX), Z30, Z14
+	MOVQ                232(R8), R11
+	MOVQ                232(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                232(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 232(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 12736(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 12800(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 12864(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 12928(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 12992(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 13056(AX), Z30, Z20
+	MOVQ                240(R8), R11
+	MOVQ                240(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                240(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 240(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 13120(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 13184(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 13248(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 13312(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 13376(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 13440(AX), Z30, Z10
+	MOVQ                248(R8), R11
+	MOVQ                248(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                248(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 248(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 13504(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 13568(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 13632(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 13696(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 13760(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 13824(AX), Z30, Z16
+	MOVQ                256(R8), R11
+	MOVQ                256(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                256(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 256(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 13888(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 13952(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 14016(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 14080(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 14144(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 14208(AX), Z30, Z22
+	MOVQ                264(R8), R11
+	MOVQ                264(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                264(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 264(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 14272(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 14336(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 14400(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 14464(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 14528(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 14592(AX), Z30, Z12
+	MOVQ                272(R8), R11
+	MOVQ                272(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                272(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 272(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 14656(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 14720(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 14784(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 14848(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 14912(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 14976(AX), Z30, Z18
+	MOVQ                280(R8), R11
+	MOVQ                280(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                280(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 280(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 15040(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 15104(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 15168(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 15232(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 15296(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 15360(AX), Z30, Z8
+	MOVQ                288(R8), R11
+	MOVQ                288(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                288(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 288(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 15424(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 15488(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 15552(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 15616(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 15680(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 15744(AX), Z30, Z14
+	MOVQ                296(R8), R11
+	MOVQ                296(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                296(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 296(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 15808(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 15872(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 15936(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 16000(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 16064(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 16128(AX), Z30, Z20
+	MOVQ                304(R8), R11
+	MOVQ                304(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                304(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 304(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 16192(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 16256(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 16320(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 16384(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 16448(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 16512(AX), Z30, Z10
+	MOVQ                312(R8), R11
+	MOVQ                312(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                312(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 312(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 16576(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 16640(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 16704(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 16768(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 16832(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 16896(AX), Z30, Z16
+	MOVQ                320(R8), R11
+	MOVQ                320(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                320(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 320(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 16960(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 17024(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 17088(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 17152(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 17216(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 17280(AX), Z30, Z22
+	MOVQ                328(R8), R11
+	MOVQ                328(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                328(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 328(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 17344(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 17408(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 17472(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 17536(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 17600(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 17664(AX), Z30, Z12
+	MOVQ                336(R8), R11
+	MOVQ                336(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                336(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 336(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 17728(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 17792(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 17856(AX), Z31, Z15
+	VPXORD              17920(AX), Z16, Z16
+	VPXORD              17984(AX), Z17, Z17
+	VPXORD              18048(AX), Z18, Z18
+	VPXORD              18112(AX), Z19, Z19
+	VPXORD              18176(AX), Z20, Z20
+	VPXORD              18240(AX), Z21, Z21
+	VPXORD              18304(AX), Z22, Z22
+	VPXORD              18368(AX), Z23, Z23
+	VPXORD              18432(AX), Z16, Z16
+	VPXORD              18496(AX), Z17, Z17
+	VPXORD              18560(AX), Z18, Z18
+	VPXORD              18624(AX), Z19, Z19
+	VPXORD              18688(AX), Z20, Z20
+	VPXORD              18752(AX), Z21, Z21
+	VPXORD              18816(AX), Z22, Z22
+	VPXORD              18880(AX), Z23, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 18944(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 19008(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 19072(AX), Z30, Z10
+	MOVQ                344(R8), R11
+	MOVQ                344(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                344(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 344(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 19136(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 19200(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 19264(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 19328(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 19392(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 19456(AX), Z30, Z16
+	MOVQ                352(R8), R11
+	MOVQ                352(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                352(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 352(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 19520(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 19584(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 19648(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 19712(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 19776(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 19840(AX), Z30, Z22
+	MOVQ                360(R8), R11
+	MOVQ                360(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                360(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 360(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 19904(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 19968(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 20032(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 20096(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 20160(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 20224(AX), Z30, Z12
+	MOVQ                368(R8), R11
+	MOVQ                368(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                368(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 368(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 20288(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 20352(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 20416(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 20480(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 20544(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 20608(AX), Z30, Z18
+	MOVQ                376(R8), R11
+	MOVQ                376(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                376(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 376(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 20672(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 20736(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 20800(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 20864(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 20928(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 20992(AX), Z30, Z8
+	MOVQ                384(R8), R11
+	MOVQ                384(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                384(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 384(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 21056(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 21120(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 21184(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 21248(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 21312(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 21376(AX), Z30, Z14
+	MOVQ                392(R8), R11
+	MOVQ                392(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                392(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 392(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 21440(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 21504(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 21568(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 21632(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 21696(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 21760(AX), Z30, Z20
+	MOVQ                400(R8), R11
+	MOVQ                400(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                400(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 400(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 21824(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 21888(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 21952(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 22016(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 22080(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 22144(AX), Z30, Z10
+	MOVQ                408(R8), R11
+	MOVQ                408(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                408(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 408(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 22208(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 22272(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 22336(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 22400(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 22464(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 22528(AX), Z30, Z16
+	MOVQ                416(R8), R11
+	MOVQ                416(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                416(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 416(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 22592(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 22656(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 22720(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 22784(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 22848(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 22912(AX), Z30, Z22
+	MOVQ                424(R8), R11
+	MOVQ                424(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                424(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 424(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 22976(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 23040(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 23104(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 23168(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 23232(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 23296(AX), Z30, Z12
+	MOVQ                432(R8), R11
+	MOVQ                432(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                432(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 432(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 23360(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 23424(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 23488(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 23552(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 23616(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 23680(AX), Z30, Z18
+	MOVQ                440(R8), R11
+	MOVQ                440(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                440(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 440(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 23744(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 23808(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 23872(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 23936(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 24000(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 24064(AX), Z30, Z8
+	MOVQ                448(R8), R11
+	MOVQ                448(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                448(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 448(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 24128(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 24192(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 24256(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 24320(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 24384(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 24448(AX), Z30, Z14
+	MOVQ                456(R8), R11
+	MOVQ                456(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                456(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 456(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 24512(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 24576(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 24640(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 24704(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 24768(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 24832(AX), Z30, Z20
+	MOVQ                464(R8), R11
+	MOVQ                464(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                464(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 464(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 24896(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 24960(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 25024(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 25088(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 25152(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 25216(AX), Z30, Z10
+	MOVQ                472(R8), R11
+	MOVQ                472(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                472(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 472(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 25280(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 25344(AX), Z30, Z12
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 25408(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 25472(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 25536(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 25600(AX), Z30, Z16
+	MOVQ                480(R8), R11
+	MOVQ                480(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                480(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 480(SI)
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 25664(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 25728(AX), Z30, Z18
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 25792(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 25856(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 25920(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 25984(AX), Z30, Z22
+	MOVQ                488(R8), R11
+	MOVQ                488(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                488(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 488(SI)
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 26048(AX), Z31, Z23
+	VPERMB              desSBox1<>+0(SB), Z16, Z0
+	VPERMB              desSBox2<>+0(SB), Z17, Z1
+	VPERMB              desSBox3<>+0(SB), Z18, Z2
+	VPERMB              desSBox4<>+0(SB), Z19, Z3
+	VPERMB              desSBox5<>+0(SB), Z20, Z4
+	VPERMB              desSBox6<>+0(SB), Z21, Z5
+	VPERMB              desSBox7<>+0(SB), Z22, Z6
+	VPERMB              desSBox8<>+0(SB), Z23, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z8
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z8
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z8
+	VPTERNLOGD          $0x96, 26112(AX), Z30, Z8
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z9
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z9
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z9
+	VPTERNLOGD          $0x96, 26176(AX), Z31, Z9
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z10
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z10
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z10
+	VPTERNLOGD          $0x96, 26240(AX), Z30, Z10
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z11
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z11
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z11
+	VPTERNLOGD          $0x96, 26304(AX), Z31, Z11
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z12
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z12
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z12
+	VPTERNLOGD          $0x96, 26368(AX), Z30, Z12
+	MOVQ                496(R8), R11
+	MOVQ                496(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                496(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 496(SI)
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z13
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z13
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z13
+	VPTERNLOGD          $0x96, 26432(AX), Z31, Z13
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z14
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z14
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z14
+	VPTERNLOGD          $0x96, 26496(AX), Z30, Z14
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z15
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z15
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z15
+	VPTERNLOGD          $0x96, 26560(AX), Z31, Z15
+	VPERMB              desSBox1<>+0(SB), Z8, Z0
+	VPERMB              desSBox2<>+0(SB), Z9, Z1
+	VPERMB              desSBox3<>+0(SB), Z10, Z2
+	VPERMB              desSBox4<>+0(SB), Z11, Z3
+	VPERMB              desSBox5<>+0(SB), Z12, Z4
+	VPERMB              desSBox6<>+0(SB), Z13, Z5
+	VPERMB              desSBox7<>+0(SB), Z14, Z6
+	VPERMB              desSBox8<>+0(SB), Z15, Z7
+	VPANDD              Z3, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z1, Z16
+	VPTERNLOGD          $0xf8, Z25, Z6, Z30
+	VPTERNLOGD          $0x78, Z28, Z7, Z16
+	VPTERNLOGD          $0xf8, Z26, Z4, Z30
+	VPTERNLOGD          $0x78, Z29, Z5, Z16
+	VPTERNLOGD          $0x96, 26624(AX), Z30, Z16
+	VPANDD              Z5, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z2, Z17
+	VPTERNLOGD          $0xf8, Z25, Z7, Z31
+	VPTERNLOGD          $0x78, Z28, Z4, Z17
+	VPTERNLOGD          $0xf8, Z26, Z6, Z31
+	VPTERNLOGD          $0x78, Z29, Z0, Z17
+	VPTERNLOGD          $0x96, 26688(AX), Z31, Z17
+	VPANDD              Z4, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z3, Z18
+	VPTERNLOGD          $0xf8, Z25, Z0, Z30
+	VPTERNLOGD          $0x78, Z28, Z1, Z18
+	VPTERNLOGD          $0xf8, Z26, Z5, Z30
+	VPTERNLOGD          $0x78, Z29, Z6, Z18
+	VPTERNLOGD          $0x96, 26752(AX), Z30, Z18
+	MOVQ                504(R8), R11
+	MOVQ                504(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                504(CX), R10
+	MOVQ                (R10)(R13*1), R10
+	MOVQ                R10, 504(SI)
+	VPANDD              Z6, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z4, Z19
+	VPTERNLOGD          $0xf8, Z25, Z1, Z31
+	VPTERNLOGD          $0x78, Z28, Z0, Z19
+	VPTERNLOGD          $0xf8, Z26, Z7, Z31
+	VPTERNLOGD          $0x78, Z29, Z2, Z19
+	VPTERNLOGD          $0x96, 26816(AX), Z31, Z19
+	VPANDD              Z0, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z5, Z20
+	VPTERNLOGD          $0xf8, Z25, Z2, Z30
+	VPTERNLOGD          $0x78, Z28, Z3, Z20
+	VPTERNLOGD          $0xf8, Z26, Z1, Z30
+	VPTERNLOGD          $0x78, Z29, Z7, Z20
+	VPTERNLOGD          $0x96, 26880(AX), Z30, Z20
+	VPANDD              Z7, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z6, Z21
+	VPTERNLOGD          $0xf8, Z25, Z3, Z31
+	VPTERNLOGD          $0x78, Z28, Z2, Z21
+	VPTERNLOGD          $0xf8, Z26, Z0, Z31
+	VPTERNLOGD          $0x78, Z29, Z4, Z21
+	VPTERNLOGD          $0x96, 26944(AX), Z31, Z21
+	VPANDD              Z2, Z24, Z30
+	VPTERNLOGD          $0x78, Z27, Z7, Z22
+	VPTERNLOGD          $0xf8, Z25, Z4, Z30
+	VPTERNLOGD          $0x78, Z28, Z5, Z22
+	VPTERNLOGD          $0xf8, Z26, Z3, Z30
+	VPTERNLOGD          $0x78, Z29, Z1, Z22
+	VPTERNLOGD          $0x96, 27008(AX), Z30, Z22
+	VPANDD              Z1, Z24, Z31
+	VPTERNLOGD          $0x78, Z27, Z0, Z23
+	VPTERNLOGD          $0xf8, Z25, Z5, Z31
+	VPTERNLOGD          $0x78, Z28, Z6, Z23
+	VPTERNLOGD          $0xf8, Z26, Z2, Z31
+	VPTERNLOGD          $0x78, Z29, Z3, Z23
+	VPTERNLOGD          $0x96, 27072(AX), Z31, Z23
+	VPXORD              27136(AX), Z8, Z8
+	VPXORD              27200(AX), Z9, Z9
+	VPXORD              27264(AX), Z10, Z10
+	VPXORD              27328(AX), Z11, Z11
+	VPXORD              27392(AX), Z12, Z12
+	VPXORD              27456(AX), Z13, Z13
+	VPXORD              27520(AX), Z14, Z14
+	VPXORD              27584(AX), Z15, Z15
+	MOVQ                CX, R8
+	MOVQ                R13, R9
+	CMPQ                DX, $0x01
+	JEQ                 last
+	SUBQ                $0x08, R9
+
+last:
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+0(SB), Z16, Z0
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+8(SB), Z17, Z24
+	VPXORQ              Z24, Z0, Z0
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+16(SB), Z18, Z1
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+24(SB), Z19, Z25
+	VPXORQ              Z25, Z1, Z1
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+32(SB), Z20, Z2
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+40(SB), Z21, Z26
+	VPXORQ              Z26, Z2, Z2
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+48(SB), Z22, Z3
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+56(SB), Z23, Z27
+	VPXORQ              Z27, Z3, Z3
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+0(SB), Z8, Z4
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+8(SB), Z9, Z24
+	VPXORQ              Z24, Z4, Z4
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+16(SB), Z10, Z5
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+24(SB), Z11, Z25
+	VPXORQ              Z25, Z5, Z5
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+32(SB), Z12, Z6
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+40(SB), Z13, Z26
+	VPXORQ              Z26, Z6, Z6
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+48(SB), Z14, Z7
+	VGF2P8AFFINEQB.BCST $0x00, desCompress<>+56(SB), Z15, Z27
+	VPXORQ              Z27, Z7, Z7
+	VSHUFI64X2          $0x44, Z2, Z0, Z16
+	VSHUFI64X2          $0xee, Z2, Z0, Z17
+	VSHUFI64X2          $0x44, Z6, Z4, Z18
+	VSHUFI64X2          $0xee, Z6, Z4, Z19
+	VSHUFI64X2          $0x88, Z18, Z16, Z8
+	VSHUFI64X2          $0xdd, Z18, Z16, Z9
+	VSHUFI64X2          $0x88, Z19, Z17, Z10
+	VSHUFI64X2          $0xdd, Z19, Z17, Z11
+	VSHUFI64X2          $0x44, Z3, Z1, Z20
+	VSHUFI64X2          $0xee, Z3, Z1, Z21
+	VSHUFI64X2          $0x44, Z7, Z5, Z22
+	VSHUFI64X2          $0xee, Z7, Z5, Z23
+	VSHUFI64X2          $0x88, Z22, Z20, Z12
+	VSHUFI64X2          $0xdd, Z22, Z20, Z13
+	VSHUFI64X2          $0x88, Z23, Z21, Z14
+	VSHUFI64X2          $0xdd, Z23, Z21, Z15
+	VMOVDQU64           desByBlocks<>+0(SB), Z31
+	VMOVDQU64           desFP<>+0(SB), Z30
+	VPUNPCKLQDQ         Z12, Z8, Z0
+	VPUNPCKHQDQ         Z12, Z8, Z1
+	VPUNPCKLQDQ         Z13, Z9, Z2
+	VPUNPCKHQDQ         Z13, Z9, Z3
+	VPUNPCKLQDQ         Z14, Z10, Z4
+	VPUNPCKHQDQ         Z14, Z10, Z5
+	VPUNPCKLQDQ         Z15, Z11, Z6
+	VPUNPCKHQDQ         Z15, Z11, Z7
+	VPERMB              Z0, Z31, Z0
+	VGF2P8AFFINEQB      $0x00, Z0, Z30, Z0
+	VPXORQ              (BX), Z0, Z0
+	VMOVDQU64           512(SI), Z8
+	VMOVDQU64           Z8, (BX)
+	VMOVDQU64           Z0, (DI)
+	VPERMB              Z1, Z31, Z1
+	VGF2P8AFFINEQB      $0x00, Z1, Z30, Z1
+	VPXORQ              64(BX), Z1, Z1
+	VMOVDQU64           576(SI), Z9
+	VMOVDQU64           Z9, 64(BX)
+	VMOVDQU64           Z1, 64(DI)
+	VPERMB              Z2, Z31, Z2
+	VGF2P8AFFINEQB      $0x00, Z2, Z30, Z2
+	VPXORQ              128(BX), Z2, Z2
+	VMOVDQU64           640(SI), Z10
+	VMOVDQU64           Z10, 128(BX)
+	VMOVDQU64           Z2, 128(DI)
+	VPERMB              Z3, Z31, Z3
+	VGF2P8AFFINEQB      $0x00, Z3, Z30, Z3
+	VPXORQ              192(BX), Z3, Z3
+	VMOVDQU64           704(SI), Z11
+	VMOVDQU64           Z11, 192(BX)
+	VMOVDQU64           Z3, 192(DI)
+	VPERMB              Z4, Z31, Z4
+	VGF2P8AFFINEQB      $0x00, Z4, Z30, Z4
+	VPXORQ              256(BX), Z4, Z4
+	VMOVDQU64           768(SI), Z12
+	VMOVDQU64           Z12, 256(BX)
+	VMOVDQU64           Z4, 256(DI)
+	VPERMB              Z5, Z31, Z5
+	VGF2P8AFFINEQB      $0x00, Z5, Z30, Z5
+	VPXORQ              320(BX), Z5, Z5
+	VMOVDQU64           832(SI), Z13
+	VMOVDQU64           Z13, 320(BX)
+	VMOVDQU64           Z5, 320(DI)
+	VPERMB              Z6, Z31, Z6
+	VGF2P8AFFINEQB      $0x00, Z6, Z30, Z6
+	VPXORQ              384(BX), Z6, Z6
+	VMOVDQU64           896(SI), Z14
+	VMOVDQU64           Z14, 384(BX)
+	VMOVDQU64           Z6, 384(DI)
+	VPERMB              Z7, Z31, Z7
+	VGF2P8AFFINEQB      $0x00, Z7, Z30, Z7
+	VPXORQ              448(BX), Z7, Z7
+	VMOVDQU64           960(SI), Z15
+	VMOVDQU64           Z15, 448(BX)
+	VMOVDQU64           Z7, 448(DI)
+	DECQ                DX
+	JNZ                 block
+	MOVQ                (R8), R11
+	MOVQ                (DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                8(R8), R11
+	MOVQ                8(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                16(R8), R11
+	MOVQ                16(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                24(R8), R11
+	MOVQ                24(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                32(R8), R11
+	MOVQ                32(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                40(R8), R11
+	MOVQ                40(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                48(R8), R11
+	MOVQ                48(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                56(R8), R11
+	MOVQ                56(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                64(R8), R11
+	MOVQ                64(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                72(R8), R11
+	MOVQ                72(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                80(R8), R11
+	MOVQ                80(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                88(R8), R11
+	MOVQ                88(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                96(R8), R11
+	MOVQ                96(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                104(R8), R11
+	MOVQ                104(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                112(R8), R11
+	MOVQ                112(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                120(R8), R11
+	MOVQ                120(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                128(R8), R11
+	MOVQ                128(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                136(R8), R11
+	MOVQ                136(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                144(R8), R11
+	MOVQ                144(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                152(R8), R11
+	MOVQ                152(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                160(R8), R11
+	MOVQ                160(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                168(R8), R11
+	MOVQ                168(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                176(R8), R11
+	MOVQ                176(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                184(R8), R11
+	MOVQ                184(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                192(R8), R11
+	MOVQ                192(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                200(R8), R11
+	MOVQ                200(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                208(R8), R11
+	MOVQ                208(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                216(R8), R11
+	MOVQ                216(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                224(R8), R11
+	MOVQ                224(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                232(R8), R11
+	MOVQ                232(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                240(R8), R11
+	MOVQ                240(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                248(R8), R11
+	MOVQ                248(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                256(R8), R11
+	MOVQ                256(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                264(R8), R11
+	MOVQ                264(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                272(R8), R11
+	MOVQ                272(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                280(R8), R11
+	MOVQ                280(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                288(R8), R11
+	MOVQ                288(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                296(R8), R11
+	MOVQ                296(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                304(R8), R11
+	MOVQ                304(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                312(R8), R11
+	MOVQ                312(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                320(R8), R11
+	MOVQ                320(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                328(R8), R11
+	MOVQ                328(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                336(R8), R11
+	MOVQ                336(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                344(R8), R11
+	MOVQ                344(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                352(R8), R11
+	MOVQ                352(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                360(R8), R11
+	MOVQ                360(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                368(R8), R11
+	MOVQ                368(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                376(R8), R11
+	MOVQ                376(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                384(R8), R11
+	MOVQ                384(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                392(R8), R11
+	MOVQ                392(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                400(R8), R11
+	MOVQ                400(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                408(R8), R11
+	MOVQ                408(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                416(R8), R11
+	MOVQ                416(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                424(R8), R11
+	MOVQ                424(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                432(R8), R11
+	MOVQ                432(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                440(R8), R11
+	MOVQ                440(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                448(R8), R11
+	MOVQ                448(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                456(R8), R11
+	MOVQ                456(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                464(R8), R11
+	MOVQ                464(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                472(R8), R11
+	MOVQ                472(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                480(R8), R11
+	MOVQ                480(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                488(R8), R11
+	MOVQ                488(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                496(R8), R11
+	MOVQ                496(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	MOVQ                504(R8), R11
+	MOVQ                504(DI), R12
+	MOVQ                R12, (R11)(R9*1)
+	ADDQ                $0x08, R9
+	VPBROADCASTQ        R9, Z0
+	VPADDQ              (CX), Z0, Z1
+	VMOVDQU64           Z1, (CX)
+	VPADDQ              64(CX), Z0, Z1
+	VMOVDQU64           Z1, 64(CX)
+	VPADDQ              128(CX), Z0, Z1
+	VMOVDQU64           Z1, 128(CX)
+	VPADDQ              192(CX), Z0, Z1
+	VMOVDQU64           Z1, 192(CX)
+	VPADDQ              256(CX), Z0, Z1
+	VMOVDQU64           Z1, 256(CX)
+	VPADDQ              320(CX), Z0, Z1
+	VMOVDQU64           Z1, 320(CX)
+	VPADDQ              384(CX), Z0, Z1
+	VMOVDQU64           Z1, 384(CX)
+	VPADDQ              448(CX), Z0, Z1
+	VMOVDQU64           Z1, 448(CX)
+	VZEROUPPER
+	RET

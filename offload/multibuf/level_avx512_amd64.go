@@ -26,6 +26,7 @@ var avx512 = level{
 			{lanes: 32, cost: 75, shared: cbcEncryptShared32AVX512, mixed: cbcEncryptMixed32AVX512},
 		},
 		aesDec: cbcDecryptAVX512,
+		des:    &des512,
 		hash32: [...][]hashKernel[uint32]{
 			offload.HMACMD5:    {{lanes: 16, cost: 512, run: md5x16AVX512}, {lanes: 32, cost: 520, run: md5x32AVX512}},
 			offload.HMACSHA1:   {{lanes: 16, cost: 400, run: sha1x16AVX512}, {lanes: 32, cost: 520, run: sha1x32AVX512}},

@@ -13,4 +13,8 @@ func avx512() {
 		sha2x16(sha256, sets)
 		sha2x16(sha512, sets)
 	}
+	for _, encrypt := range []bool{true, false} {
+		des512(encrypt, true)
+		des512(encrypt, false)
+	}
 }
