@@ -66,3 +66,12 @@ func des3DecryptSharedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks in
 
 // Decrypts 64 lanes; keys: Mixed.
 func des3DecryptMixedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
+// Computes the powers of the hash key.
+func gcmExpandAVX512(key *byte, rounds int)
+
+// Works on one packet.
+func gcmSealAVX512(key *byte, rounds int, p *byte, n int, iv *[16]byte, aad *[16]byte, aadLen int, tag *[16]byte)
+
+// Works on one packet.
+func gcmOpenAVX512(key *byte, rounds int, p *byte, n int, iv *[16]byte, aad *[16]byte, aadLen int, tag *[16]byte)

@@ -39870,3 +39870,963 @@ last:
 	VMOVDQU64           Z1, 448(CX)
 	VZEROUPPER
 	RET
+
+// func gcmExpandAVX512(key *byte, rounds int)
+// Requires: AES, AVX, PCLMULQDQ
+TEXT ·gcmExpandAVX512(SB), NOSPLIT, $0-16
+	MOVQ        key+0(FP), AX
+	MOVQ        rounds+8(FP), BX
+	VMOVDQU     (AX), X0
+	VAESENC     16(AX), X0, X0
+	VAESENC     32(AX), X0, X0
+	VAESENC     48(AX), X0, X0
+	VAESENC     64(AX), X0, X0
+	VAESENC     80(AX), X0, X0
+	VAESENC     96(AX), X0, X0
+	VAESENC     112(AX), X0, X0
+	VAESENC     128(AX), X0, X0
+	VAESENC     144(AX), X0, X0
+	CMPQ        BX, $0x0a
+	JNE         hashkey_more10
+	VAESENCLAST 160(AX), X0, X0
+	JMP         hashkey
+
+hashkey_more10:
+	VAESENC     160(AX), X0, X0
+	VAESENC     176(AX), X0, X0
+	CMPQ        BX, $0x0c
+	JNE         hashkey_more12
+	VAESENCLAST 192(AX), X0, X0
+	JMP         hashkey
+
+hashkey_more12:
+	VAESENC     192(AX), X0, X0
+	VAESENC     208(AX), X0, X0
+	VAESENCLAST 224(AX), X0, X0
+
+hashkey:
+	VPSHUFB turn128<>+0(SB), X0, X0
+	VMOVDQU polyval<>+0(SB), X7
+	VPSRAD  $0x1f, X0, X3
+	VPSHUFD $0xff, X3, X3
+	VPAND   X7, X3, X3
+	VPSRLQ  $0x3f, X0, X4
+	VPSLLDQ $0x08, X4, X4
+	VPSLLQ  $0x01, X0, X1
+	VPOR    X4, X1, X1
+	VPXOR   X3, X1, X1
+	VMOVDQU X1, 1776(AX)
+	VMOVDQA X1, X2
+	MOVQ    $0x0000005f, CX
+	LEAQ    1760(AX), DX
+
+power:
+	VPCLMULQDQ $0x00, X1, X2, X3
+	VPCLMULQDQ $0x11, X1, X2, X4
+	VPCLMULQDQ $0x01, X1, X2, X5
+	VPCLMULQDQ $0x10, X1, X2, X6
+	VPXOR      X6, X5, X5
+	VPSLLDQ    $0x08, X5, X6
+	VPSRLDQ    $0x08, X5, X5
+	VPXOR      X6, X3, X3
+	VPXOR      X5, X4, X4
+	VPCLMULQDQ $0x10, X7, X3, X5
+	VPSHUFD    $0x4e, X3, X3
+	VPXOR      X5, X3, X3
+	VPCLMULQDQ $0x10, X7, X3, X5
+	VPSHUFD    $0x4e, X3, X3
+	VPXOR      X5, X3, X3
+	VPXOR      X4, X3, X2
+	VMOVDQU    X2, (DX)
+	SUBQ       $0x10, DX
+	DECQ       CX
+	JNZ        power
+	VPXOR      X0, X0, X0
+	VPXOR      X1, X1, X1
+	VPXOR      X2, X2, X2
+	VPXOR      X3, X3, X3
+	VPXOR      X4, X4, X4
+	VPXOR      X5, X5, X5
+	VPXOR      X6, X6, X6
+	VZEROUPPER
+	RET
+
+DATA turn128<>+0(SB)/1, $0x0f
+DATA turn128<>+1(SB)/1, $0x0e
+DATA turn128<>+2(SB)/1, $0x0d
+DATA turn128<>+3(SB)/1, $0x0c
+DATA turn128<>+4(SB)/1, $0x0b
+DATA turn128<>+5(SB)/1, $0x0a
+DATA turn128<>+6(SB)/1, $0x09
+DATA turn128<>+7(SB)/1, $0x08
+DATA turn128<>+8(SB)/1, $0x07
+DATA turn128<>+9(SB)/1, $0x06
+DATA turn128<>+10(SB)/1, $0x05
+DATA turn128<>+11(SB)/1, $0x04
+DATA turn128<>+12(SB)/1, $0x03
+DATA turn128<>+13(SB)/1, $0x02
+DATA turn128<>+14(SB)/1, $0x01
+DATA turn128<>+15(SB)/1, $0x00
+DATA turn128<>+16(SB)/1, $0x0f
+DATA turn128<>+17(SB)/1, $0x0e
+DATA turn128<>+18(SB)/1, $0x0d
+DATA turn128<>+19(SB)/1, $0x0c
+DATA turn128<>+20(SB)/1, $0x0b
+DATA turn128<>+21(SB)/1, $0x0a
+DATA turn128<>+22(SB)/1, $0x09
+DATA turn128<>+23(SB)/1, $0x08
+DATA turn128<>+24(SB)/1, $0x07
+DATA turn128<>+25(SB)/1, $0x06
+DATA turn128<>+26(SB)/1, $0x05
+DATA turn128<>+27(SB)/1, $0x04
+DATA turn128<>+28(SB)/1, $0x03
+DATA turn128<>+29(SB)/1, $0x02
+DATA turn128<>+30(SB)/1, $0x01
+DATA turn128<>+31(SB)/1, $0x00
+DATA turn128<>+32(SB)/1, $0x0f
+DATA turn128<>+33(SB)/1, $0x0e
+DATA turn128<>+34(SB)/1, $0x0d
+DATA turn128<>+35(SB)/1, $0x0c
+DATA turn128<>+36(SB)/1, $0x0b
+DATA turn128<>+37(SB)/1, $0x0a
+DATA turn128<>+38(SB)/1, $0x09
+DATA turn128<>+39(SB)/1, $0x08
+DATA turn128<>+40(SB)/1, $0x07
+DATA turn128<>+41(SB)/1, $0x06
+DATA turn128<>+42(SB)/1, $0x05
+DATA turn128<>+43(SB)/1, $0x04
+DATA turn128<>+44(SB)/1, $0x03
+DATA turn128<>+45(SB)/1, $0x02
+DATA turn128<>+46(SB)/1, $0x01
+DATA turn128<>+47(SB)/1, $0x00
+DATA turn128<>+48(SB)/1, $0x0f
+DATA turn128<>+49(SB)/1, $0x0e
+DATA turn128<>+50(SB)/1, $0x0d
+DATA turn128<>+51(SB)/1, $0x0c
+DATA turn128<>+52(SB)/1, $0x0b
+DATA turn128<>+53(SB)/1, $0x0a
+DATA turn128<>+54(SB)/1, $0x09
+DATA turn128<>+55(SB)/1, $0x08
+DATA turn128<>+56(SB)/1, $0x07
+DATA turn128<>+57(SB)/1, $0x06
+DATA turn128<>+58(SB)/1, $0x05
+DATA turn128<>+59(SB)/1, $0x04
+DATA turn128<>+60(SB)/1, $0x03
+DATA turn128<>+61(SB)/1, $0x02
+DATA turn128<>+62(SB)/1, $0x01
+DATA turn128<>+63(SB)/1, $0x00
+GLOBL turn128<>(SB), RODATA|NOPTR, $64
+
+DATA polyval<>+0(SB)/8, $0x0000000000000001
+DATA polyval<>+8(SB)/8, $0xc200000000000000
+GLOBL polyval<>(SB), RODATA|NOPTR, $16
+
+// func gcmSealAVX512(key *byte, rounds int, p *byte, n int, iv *[16]byte, aad *[16]byte, aadLen int, tag *[16]byte)
+// Requires: AES, AVX, AVX512BW, AVX512F, AVX512VL, BMI2, PCLMULQDQ, VAES, VPCLMULQDQ
+TEXT ·gcmSealAVX512(SB), NOSPLIT, $0-64
+	MOVQ            key+0(FP), AX
+	MOVQ            rounds+8(FP), BX
+	MOVQ            p+16(FP), SI
+	MOVQ            n+24(FP), CX
+	VBROADCASTI32X4 (AX), Z16
+	VBROADCASTI32X4 16(AX), Z17
+	VBROADCASTI32X4 32(AX), Z18
+	VBROADCASTI32X4 48(AX), Z19
+	VBROADCASTI32X4 64(AX), Z20
+	VBROADCASTI32X4 80(AX), Z21
+	VBROADCASTI32X4 96(AX), Z22
+	VBROADCASTI32X4 112(AX), Z23
+	VBROADCASTI32X4 128(AX), Z24
+	VBROADCASTI32X4 144(AX), Z25
+	VBROADCASTI32X4 160(AX), Z26
+	VBROADCASTI32X4 176(AX), Z27
+	VBROADCASTI32X4 192(AX), Z28
+	VBROADCASTI32X4 208(AX), Z29
+	VBROADCASTI32X4 224(AX), Z30
+	VMOVDQU64       turn128<>+0(SB), Z31
+	MOVQ            iv+32(FP), DX
+	VBROADCASTI32X4 (DX), Z4
+	VPSHUFB         Z31, Z4, Z4
+	VPADDD          gcmFirst<>+0(SB), Z4, Z4
+	VMOVDQU64       gcmFour<>+0(SB), Z5
+	VPSUBD          gcmOne<>+0(SB), X4, X14
+	VPSHUFB         X31, X14, X14
+	VPXORQ          X16, X14, X14
+	VAESENC         X17, X14, X14
+	VAESENC         X18, X14, X14
+	VAESENC         X19, X14, X14
+	VAESENC         X20, X14, X14
+	VAESENC         X21, X14, X14
+	VAESENC         X22, X14, X14
+	VAESENC         X23, X14, X14
+	VAESENC         X24, X14, X14
+	VAESENC         X25, X14, X14
+	CMPQ            BX, $0x0a
+	JNE             first_more10
+	VAESENCLAST     X26, X14, X14
+	JMP             first
+
+first_more10:
+	VAESENC     X26, X14, X14
+	VAESENC     X27, X14, X14
+	CMPQ        BX, $0x0c
+	JNE         first_more12
+	VAESENCLAST X28, X14, X14
+	JMP         first
+
+first_more12:
+	VAESENC     X28, X14, X14
+	VAESENC     X29, X14, X14
+	VAESENCLAST X30, X14, X14
+
+first:
+	MOVQ    aad+40(FP), DX
+	VMOVDQU (DX), X13
+	VPSHUFB X31, X13, X13
+	MOVQ    $-16, DX
+
+segment:
+	MOVQ $0x000005c0, R8
+	LEAQ 320(AX), DI
+	CMPQ CX, R8
+	JA   sized
+	MOVQ CX, R8
+	LEAQ 15(CX), R9
+	ANDQ $-16, R9
+	LEAQ 1776(AX), DI
+	SUBQ R9, DI
+
+sized:
+	SUBQ       R8, CX
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPCLMULQDQ $0x00, (DI)(DX*1), X13, X9
+	VPCLMULQDQ $0x11, (DI)(DX*1), X13, X10
+	VPCLMULQDQ $0x01, (DI)(DX*1), X13, X11
+	VPCLMULQDQ $0x10, (DI)(DX*1), X13, X12
+	VMOVDQA64  X9, X6
+	VPXORQ     X11, X12, X7
+	VMOVDQA64  X10, X8
+	XORL       DX, DX
+
+wide:
+	CMPQ        R8, $0x00000100
+	JB          narrow
+	VPSHUFB     Z31, Z4, Z0
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z0, Z0
+	VPSHUFB     Z31, Z4, Z1
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z1, Z1
+	VPSHUFB     Z31, Z4, Z2
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z2, Z2
+	VPSHUFB     Z31, Z4, Z3
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z3, Z3
+	VAESENC     Z17, Z0, Z0
+	VAESENC     Z17, Z1, Z1
+	VAESENC     Z17, Z2, Z2
+	VAESENC     Z17, Z3, Z3
+	VAESENC     Z18, Z0, Z0
+	VAESENC     Z18, Z1, Z1
+	VAESENC     Z18, Z2, Z2
+	VAESENC     Z18, Z3, Z3
+	VAESENC     Z19, Z0, Z0
+	VAESENC     Z19, Z1, Z1
+	VAESENC     Z19, Z2, Z2
+	VAESENC     Z19, Z3, Z3
+	VAESENC     Z20, Z0, Z0
+	VAESENC     Z20, Z1, Z1
+	VAESENC     Z20, Z2, Z2
+	VAESENC     Z20, Z3, Z3
+	VAESENC     Z21, Z0, Z0
+	VAESENC     Z21, Z1, Z1
+	VAESENC     Z21, Z2, Z2
+	VAESENC     Z21, Z3, Z3
+	VAESENC     Z22, Z0, Z0
+	VAESENC     Z22, Z1, Z1
+	VAESENC     Z22, Z2, Z2
+	VAESENC     Z22, Z3, Z3
+	VAESENC     Z23, Z0, Z0
+	VAESENC     Z23, Z1, Z1
+	VAESENC     Z23, Z2, Z2
+	VAESENC     Z23, Z3, Z3
+	VAESENC     Z24, Z0, Z0
+	VAESENC     Z24, Z1, Z1
+	VAESENC     Z24, Z2, Z2
+	VAESENC     Z24, Z3, Z3
+	VAESENC     Z25, Z0, Z0
+	VAESENC     Z25, Z1, Z1
+	VAESENC     Z25, Z2, Z2
+	VAESENC     Z25, Z3, Z3
+	CMPQ        BX, $0x0a
+	JNE         crypted4false_more10
+	VAESENCLAST Z26, Z0, Z0
+	VAESENCLAST Z26, Z1, Z1
+	VAESENCLAST Z26, Z2, Z2
+	VAESENCLAST Z26, Z3, Z3
+	JMP         crypted4false
+
+crypted4false_more10:
+	VAESENC     Z26, Z0, Z0
+	VAESENC     Z26, Z1, Z1
+	VAESENC     Z26, Z2, Z2
+	VAESENC     Z26, Z3, Z3
+	VAESENC     Z27, Z0, Z0
+	VAESENC     Z27, Z1, Z1
+	VAESENC     Z27, Z2, Z2
+	VAESENC     Z27, Z3, Z3
+	CMPQ        BX, $0x0c
+	JNE         crypted4false_more12
+	VAESENCLAST Z28, Z0, Z0
+	VAESENCLAST Z28, Z1, Z1
+	VAESENCLAST Z28, Z2, Z2
+	VAESENCLAST Z28, Z3, Z3
+	JMP         crypted4false
+
+crypted4false_more12:
+	VAESENC     Z28, Z0, Z0
+	VAESENC     Z28, Z1, Z1
+	VAESENC     Z28, Z2, Z2
+	VAESENC     Z28, Z3, Z3
+	VAESENC     Z29, Z0, Z0
+	VAESENC     Z29, Z1, Z1
+	VAESENC     Z29, Z2, Z2
+	VAESENC     Z29, Z3, Z3
+	VAESENCLAST Z30, Z0, Z0
+	VAESENCLAST Z30, Z1, Z1
+	VAESENCLAST Z30, Z2, Z2
+	VAESENCLAST Z30, Z3, Z3
+
+crypted4false:
+	VMOVDQU64  (SI), Z15
+	VPXORQ     Z15, Z0, Z0
+	VMOVDQU64  Z0, (SI)
+	VMOVDQU64  64(SI), Z15
+	VPXORQ     Z15, Z1, Z1
+	VMOVDQU64  Z1, 64(SI)
+	VMOVDQU64  128(SI), Z15
+	VPXORQ     Z15, Z2, Z2
+	VMOVDQU64  Z2, 128(SI)
+	VMOVDQU64  192(SI), Z15
+	VPXORQ     Z15, Z3, Z3
+	VMOVDQU64  Z3, 192(SI)
+	VPSHUFB    Z31, Z0, Z15
+	VPCLMULQDQ $0x00, (DI), Z15, Z9
+	VPCLMULQDQ $0x11, (DI), Z15, Z10
+	VPCLMULQDQ $0x01, (DI), Z15, Z11
+	VPCLMULQDQ $0x10, (DI), Z15, Z12
+	VPXORQ     Z9, Z6, Z6
+	VPTERNLOGQ $0x96, Z11, Z12, Z7
+	VPXORQ     Z10, Z8, Z8
+	VPSHUFB    Z31, Z1, Z15
+	VPCLMULQDQ $0x00, 64(DI), Z15, Z9
+	VPCLMULQDQ $0x11, 64(DI), Z15, Z10
+	VPCLMULQDQ $0x01, 64(DI), Z15, Z11
+	VPCLMULQDQ $0x10, 64(DI), Z15, Z12
+	VPXORQ     Z9, Z6, Z6
+	VPTERNLOGQ $0x96, Z11, Z12, Z7
+	VPXORQ     Z10, Z8, Z8
+	VPSHUFB    Z31, Z2, Z15
+	VPCLMULQDQ $0x00, 128(DI), Z15, Z9
+	VPCLMULQDQ $0x11, 128(DI), Z15, Z10
+	VPCLMULQDQ $0x01, 128(DI), Z15, Z11
+	VPCLMULQDQ $0x10, 128(DI), Z15, Z12
+	VPXORQ     Z9, Z6, Z6
+	VPTERNLOGQ $0x96, Z11, Z12, Z7
+	VPXORQ     Z10, Z8, Z8
+	VPSHUFB    Z31, Z3, Z15
+	VPCLMULQDQ $0x00, 192(DI), Z15, Z9
+	VPCLMULQDQ $0x11, 192(DI), Z15, Z10
+	VPCLMULQDQ $0x01, 192(DI), Z15, Z11
+	VPCLMULQDQ $0x10, 192(DI), Z15, Z12
+	VPXORQ     Z9, Z6, Z6
+	VPTERNLOGQ $0x96, Z11, Z12, Z7
+	VPXORQ     Z10, Z8, Z8
+	ADDQ       $0x00000100, SI
+	ADDQ       $0x00000100, DI
+	SUBQ       $0x00000100, R8
+	JMP        wide
+
+narrow:
+	CMPQ        R8, $0x40
+	JB          tail
+	VPSHUFB     Z31, Z4, Z0
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z0, Z0
+	VAESENC     Z17, Z0, Z0
+	VAESENC     Z18, Z0, Z0
+	VAESENC     Z19, Z0, Z0
+	VAESENC     Z20, Z0, Z0
+	VAESENC     Z21, Z0, Z0
+	VAESENC     Z22, Z0, Z0
+	VAESENC     Z23, Z0, Z0
+	VAESENC     Z24, Z0, Z0
+	VAESENC     Z25, Z0, Z0
+	CMPQ        BX, $0x0a
+	JNE         crypted1false_more10
+	VAESENCLAST Z26, Z0, Z0
+	JMP         crypted1false
+
+crypted1false_more10:
+	VAESENC     Z26, Z0, Z0
+	VAESENC     Z27, Z0, Z0
+	CMPQ        BX, $0x0c
+	JNE         crypted1false_more12
+	VAESENCLAST Z28, Z0, Z0
+	JMP         crypted1false
+
+crypted1false_more12:
+	VAESENC     Z28, Z0, Z0
+	VAESENC     Z29, Z0, Z0
+	VAESENCLAST Z30, Z0, Z0
+
+crypted1false:
+	VMOVDQU64  (SI), Z15
+	VPXORQ     Z15, Z0, Z0
+	VMOVDQU64  Z0, (SI)
+	VPSHUFB    Z31, Z0, Z15
+	VPCLMULQDQ $0x00, (DI), Z15, Z9
+	VPCLMULQDQ $0x11, (DI), Z15, Z10
+	VPCLMULQDQ $0x01, (DI), Z15, Z11
+	VPCLMULQDQ $0x10, (DI), Z15, Z12
+	VPXORQ     Z9, Z6, Z6
+	VPTERNLOGQ $0x96, Z11, Z12, Z7
+	VPXORQ     Z10, Z8, Z8
+	ADDQ       $0x00000040, SI
+	ADDQ       $0x00000040, DI
+	SUBQ       $0x00000040, R8
+	JMP        narrow
+
+tail:
+	TESTQ       R8, R8
+	JZ          hashed
+	MOVQ        $-1, R9
+	BZHIQ       R8, R9, R9
+	KMOVQ       R9, K1
+	VPSHUFB     Z31, Z4, Z0
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z0, Z0
+	VAESENC     Z17, Z0, Z0
+	VAESENC     Z18, Z0, Z0
+	VAESENC     Z19, Z0, Z0
+	VAESENC     Z20, Z0, Z0
+	VAESENC     Z21, Z0, Z0
+	VAESENC     Z22, Z0, Z0
+	VAESENC     Z23, Z0, Z0
+	VAESENC     Z24, Z0, Z0
+	VAESENC     Z25, Z0, Z0
+	CMPQ        BX, $0x0a
+	JNE         crypted1true_more10
+	VAESENCLAST Z26, Z0, Z0
+	JMP         crypted1true
+
+crypted1true_more10:
+	VAESENC     Z26, Z0, Z0
+	VAESENC     Z27, Z0, Z0
+	CMPQ        BX, $0x0c
+	JNE         crypted1true_more12
+	VAESENCLAST Z28, Z0, Z0
+	JMP         crypted1true
+
+crypted1true_more12:
+	VAESENC     Z28, Z0, Z0
+	VAESENC     Z29, Z0, Z0
+	VAESENCLAST Z30, Z0, Z0
+
+crypted1true:
+	VMOVDQU8.Z (SI), K1, Z15
+	VPXORQ     Z15, Z0, Z0
+	VMOVDQU8.Z Z0, K1, Z0
+	VMOVDQU8   Z0, K1, (SI)
+	VPSHUFB    Z31, Z0, Z15
+	VPCLMULQDQ $0x00, (DI), Z15, Z9
+	VPCLMULQDQ $0x11, (DI), Z15, Z10
+	VPCLMULQDQ $0x01, (DI), Z15, Z11
+	VPCLMULQDQ $0x10, (DI), Z15, Z12
+	VPXORQ     Z9, Z6, Z6
+	VPTERNLOGQ $0x96, Z11, Z12, Z7
+	VPXORQ     Z10, Z8, Z8
+
+hashed:
+	TESTQ      CX, CX
+	JNZ        reduce
+	MOVQ       n+24(FP), R9
+	SHLQ       $0x03, R9
+	VMOVQ      R9, X15
+	MOVQ       aadLen+48(FP), R9
+	SHLQ       $0x03, R9
+	VPINSRQ    $0x01, R9, X15, X15
+	VPXORQ     X0, X0, X0
+	VPXORQ     Z9, Z9, Z9
+	VPXORQ     Z10, Z10, Z10
+	VPXORQ     Z11, Z11, Z11
+	VPXORQ     Z12, Z12, Z12
+	VPCLMULQDQ $0x00, 1776(AX), X15, X9
+	VPCLMULQDQ $0x11, 1776(AX), X15, X10
+	VPCLMULQDQ $0x01, 1776(AX), X15, X11
+	VPCLMULQDQ $0x10, 1776(AX), X15, X12
+	VPXORQ     Z9, Z6, Z6
+	VPTERNLOGQ $0x96, Z11, Z12, Z7
+	VPXORQ     Z10, Z8, Z8
+
+reduce:
+	VPSLLDQ       $0x08, Z7, Z9
+	VPSRLDQ       $0x08, Z7, Z10
+	VPXORQ        Z9, Z6, Z6
+	VPXORQ        Z10, Z8, Z8
+	VEXTRACTI64X4 $0x01, Z6, Y9
+	VPXORQ        Y9, Y6, Y6
+	VEXTRACTI32X4 $0x01, Y6, X9
+	VPXORQ        X9, X6, X6
+	VEXTRACTI64X4 $0x01, Z8, Y9
+	VPXORQ        Y9, Y8, Y8
+	VEXTRACTI32X4 $0x01, Y8, X9
+	VPXORQ        X9, X8, X8
+	VMOVDQU       polyval<>+0(SB), X10
+	VPCLMULQDQ    $0x10, X10, X6, X9
+	VPSHUFD       $0x4e, X6, X6
+	VPXOR         X9, X6, X6
+	VPCLMULQDQ    $0x10, X10, X6, X9
+	VPSHUFD       $0x4e, X6, X6
+	VPXOR         X9, X6, X6
+	VPXOR         X8, X6, X13
+	TESTQ         CX, CX
+	JNZ           segment
+	VPSHUFB       X31, X13, X13
+	VPXORQ        X14, X13, X13
+	MOVQ          tag+56(FP), DX
+	VMOVDQU       X13, (DX)
+	VZEROUPPER
+	RET
+
+DATA gcmFirst<>+0(SB)/4, $0x00000002
+DATA gcmFirst<>+4(SB)/4, $0x00000000
+DATA gcmFirst<>+8(SB)/4, $0x00000000
+DATA gcmFirst<>+12(SB)/4, $0x00000000
+DATA gcmFirst<>+16(SB)/4, $0x00000003
+DATA gcmFirst<>+20(SB)/4, $0x00000000
+DATA gcmFirst<>+24(SB)/4, $0x00000000
+DATA gcmFirst<>+28(SB)/4, $0x00000000
+DATA gcmFirst<>+32(SB)/4, $0x00000004
+DATA gcmFirst<>+36(SB)/4, $0x00000000
+DATA gcmFirst<>+40(SB)/4, $0x00000000
+DATA gcmFirst<>+44(SB)/4, $0x00000000
+DATA gcmFirst<>+48(SB)/4, $0x00000005
+DATA gcmFirst<>+52(SB)/4, $0x00000000
+DATA gcmFirst<>+56(SB)/4, $0x00000000
+DATA gcmFirst<>+60(SB)/4, $0x00000000
+GLOBL gcmFirst<>(SB), RODATA|NOPTR, $64
+
+DATA gcmFour<>+0(SB)/4, $0x00000004
+DATA gcmFour<>+4(SB)/4, $0x00000000
+DATA gcmFour<>+8(SB)/4, $0x00000000
+DATA gcmFour<>+12(SB)/4, $0x00000000
+DATA gcmFour<>+16(SB)/4, $0x00000004
+DATA gcmFour<>+20(SB)/4, $0x00000000
+DATA gcmFour<>+24(SB)/4, $0x00000000
+DATA gcmFour<>+28(SB)/4, $0x00000000
+DATA gcmFour<>+32(SB)/4, $0x00000004
+DATA gcmFour<>+36(SB)/4, $0x00000000
+DATA gcmFour<>+40(SB)/4, $0x00000000
+DATA gcmFour<>+44(SB)/4, $0x00000000
+DATA gcmFour<>+48(SB)/4, $0x00000004
+DATA gcmFour<>+52(SB)/4, $0x00000000
+DATA gcmFour<>+56(SB)/4, $0x00000000
+DATA gcmFour<>+60(SB)/4, $0x00000000
+GLOBL gcmFour<>(SB), RODATA|NOPTR, $64
+
+DATA gcmOne<>+0(SB)/4, $0x00000001
+DATA gcmOne<>+4(SB)/4, $0x00000000
+DATA gcmOne<>+8(SB)/4, $0x00000000
+DATA gcmOne<>+12(SB)/4, $0x00000000
+GLOBL gcmOne<>(SB), RODATA|NOPTR, $16
+
+// func gcmOpenAVX512(key *byte, rounds int, p *byte, n int, iv *[16]byte, aad *[16]byte, aadLen int, tag *[16]byte)
+// Requires: AES, AVX, AVX512BW, AVX512F, AVX512VL, BMI2, PCLMULQDQ, VAES, VPCLMULQDQ
+TEXT ·gcmOpenAVX512(SB), NOSPLIT, $0-64
+	MOVQ            key+0(FP), AX
+	MOVQ            rounds+8(FP), BX
+	MOVQ            p+16(FP), SI
+	MOVQ            n+24(FP), CX
+	VBROADCASTI32X4 (AX), Z16
+	VBROADCASTI32X4 16(AX), Z17
+	VBROADCASTI32X4 32(AX), Z18
+	VBROADCASTI32X4 48(AX), Z19
+	VBROADCASTI32X4 64(AX), Z20
+	VBROADCASTI32X4 80(AX), Z21
+	VBROADCASTI32X4 96(AX), Z22
+	VBROADCASTI32X4 112(AX), Z23
+	VBROADCASTI32X4 128(AX), Z24
+	VBROADCASTI32X4 144(AX), Z25
+	VBROADCASTI32X4 160(AX), Z26
+	VBROADCASTI32X4 176(AX), Z27
+	VBROADCASTI32X4 192(AX), Z28
+	VBROADCASTI32X4 208(AX), Z29
+	VBROADCASTI32X4 224(AX), Z30
+	VMOVDQU64       turn128<>+0(SB), Z31
+	MOVQ            iv+32(FP), DX
+	VBROADCASTI32X4 (DX), Z4
+	VPSHUFB         Z31, Z4, Z4
+	VPADDD          gcmFirst<>+0(SB), Z4, Z4
+	VMOVDQU64       gcmFour<>+0(SB), Z5
+	VPSUBD          gcmOne<>+0(SB), X4, X14
+	VPSHUFB         X31, X14, X14
+	VPXORQ          X16, X14, X14
+	VAESENC         X17, X14, X14
+	VAESENC         X18, X14, X14
+	VAESENC         X19, X14, X14
+	VAESENC         X20, X14, X14
+	VAESENC         X21, X14, X14
+	VAESENC         X22, X14, X14
+	VAESENC         X23, X14, X14
+	VAESENC         X24, X14, X14
+	VAESENC         X25, X14, X14
+	CMPQ            BX, $0x0a
+	JNE             first_more10
+	VAESENCLAST     X26, X14, X14
+	JMP             first
+
+first_more10:
+	VAESENC     X26, X14, X14
+	VAESENC     X27, X14, X14
+	CMPQ        BX, $0x0c
+	JNE         first_more12
+	VAESENCLAST X28, X14, X14
+	JMP         first
+
+first_more12:
+	VAESENC     X28, X14, X14
+	VAESENC     X29, X14, X14
+	VAESENCLAST X30, X14, X14
+
+first:
+	MOVQ    aad+40(FP), DX
+	VMOVDQU (DX), X13
+	VPSHUFB X31, X13, X13
+	MOVQ    $-16, DX
+
+segment:
+	MOVQ $0x000005c0, R8
+	LEAQ 320(AX), DI
+	CMPQ CX, R8
+	JA   sized
+	MOVQ CX, R8
+	LEAQ 15(CX), R9
+	ANDQ $-16, R9
+	LEAQ 1776(AX), DI
+	SUBQ R9, DI
+
+sized:
+	SUBQ       R8, CX
+	VPXORQ     Z6, Z6, Z6
+	VPXORQ     Z7, Z7, Z7
+	VPXORQ     Z8, Z8, Z8
+	VPCLMULQDQ $0x00, (DI)(DX*1), X13, X9
+	VPCLMULQDQ $0x11, (DI)(DX*1), X13, X10
+	VPCLMULQDQ $0x01, (DI)(DX*1), X13, X11
+	VPCLMULQDQ $0x10, (DI)(DX*1), X13, X12
+	VMOVDQA64  X9, X6
+	VPXORQ     X11, X12, X7
+	VMOVDQA64  X10, X8
+	XORL       DX, DX
+
+wide:
+	CMPQ        R8, $0x00000100
+	JB          narrow
+	VPSHUFB     Z31, Z4, Z0
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z0, Z0
+	VPSHUFB     Z31, Z4, Z1
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z1, Z1
+	VPSHUFB     Z31, Z4, Z2
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z2, Z2
+	VPSHUFB     Z31, Z4, Z3
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z3, Z3
+	VMOVDQU64   (SI), Z15
+	VPSHUFB     Z31, Z15, Z15
+	VPCLMULQDQ  $0x00, (DI), Z15, Z9
+	VPCLMULQDQ  $0x11, (DI), Z15, Z10
+	VPCLMULQDQ  $0x01, (DI), Z15, Z11
+	VPCLMULQDQ  $0x10, (DI), Z15, Z12
+	VPXORQ      Z9, Z6, Z6
+	VPTERNLOGQ  $0x96, Z11, Z12, Z7
+	VPXORQ      Z10, Z8, Z8
+	VMOVDQU64   64(SI), Z15
+	VPSHUFB     Z31, Z15, Z15
+	VPCLMULQDQ  $0x00, 64(DI), Z15, Z9
+	VPCLMULQDQ  $0x11, 64(DI), Z15, Z10
+	VPCLMULQDQ  $0x01, 64(DI), Z15, Z11
+	VPCLMULQDQ  $0x10, 64(DI), Z15, Z12
+	VPXORQ      Z9, Z6, Z6
+	VPTERNLOGQ  $0x96, Z11, Z12, Z7
+	VPXORQ      Z10, Z8, Z8
+	VMOVDQU64   128(SI), Z15
+	VPSHUFB     Z31, Z15, Z15
+	VPCLMULQDQ  $0x00, 128(DI), Z15, Z9
+	VPCLMULQDQ  $0x11, 128(DI), Z15, Z10
+	VPCLMULQDQ  $0x01, 128(DI), Z15, Z11
+	VPCLMULQDQ  $0x10, 128(DI), Z15, Z12
+	VPXORQ      Z9, Z6, Z6
+	VPTERNLOGQ  $0x96, Z11, Z12, Z7
+	VPXORQ      Z10, Z8, Z8
+	VMOVDQU64   192(SI), Z15
+	VPSHUFB     Z31, Z15, Z15
+	VPCLMULQDQ  $0x00, 192(DI), Z15, Z9
+	VPCLMULQDQ  $0x11, 192(DI), Z15, Z10
+	VPCLMULQDQ  $0x01, 192(DI), Z15, Z11
+	VPCLMULQDQ  $0x10, 192(DI), Z15, Z12
+	VPXORQ      Z9, Z6, Z6
+	VPTERNLOGQ  $0x96, Z11, Z12, Z7
+	VPXORQ      Z10, Z8, Z8
+	VAESENC     Z17, Z0, Z0
+	VAESENC     Z17, Z1, Z1
+	VAESENC     Z17, Z2, Z2
+	VAESENC     Z17, Z3, Z3
+	VAESENC     Z18, Z0, Z0
+	VAESENC     Z18, Z1, Z1
+	VAESENC     Z18, Z2, Z2
+	VAESENC     Z18, Z3, Z3
+	VAESENC     Z19, Z0, Z0
+	VAESENC     Z19, Z1, Z1
+	VAESENC     Z19, Z2, Z2
+	VAESENC     Z19, Z3, Z3
+	VAESENC     Z20, Z0, Z0
+	VAESENC     Z20, Z1, Z1
+	VAESENC     Z20, Z2, Z2
+	VAESENC     Z20, Z3, Z3
+	VAESENC     Z21, Z0, Z0
+	VAESENC     Z21, Z1, Z1
+	VAESENC     Z21, Z2, Z2
+	VAESENC     Z21, Z3, Z3
+	VAESENC     Z22, Z0, Z0
+	VAESENC     Z22, Z1, Z1
+	VAESENC     Z22, Z2, Z2
+	VAESENC     Z22, Z3, Z3
+	VAESENC     Z23, Z0, Z0
+	VAESENC     Z23, Z1, Z1
+	VAESENC     Z23, Z2, Z2
+	VAESENC     Z23, Z3, Z3
+	VAESENC     Z24, Z0, Z0
+	VAESENC     Z24, Z1, Z1
+	VAESENC     Z24, Z2, Z2
+	VAESENC     Z24, Z3, Z3
+	VAESENC     Z25, Z0, Z0
+	VAESENC     Z25, Z1, Z1
+	VAESENC     Z25, Z2, Z2
+	VAESENC     Z25, Z3, Z3
+	CMPQ        BX, $0x0a
+	JNE         crypted4false_more10
+	VAESENCLAST Z26, Z0, Z0
+	VAESENCLAST Z26, Z1, Z1
+	VAESENCLAST Z26, Z2, Z2
+	VAESENCLAST Z26, Z3, Z3
+	JMP         crypted4false
+
+crypted4false_more10:
+	VAESENC     Z26, Z0, Z0
+	VAESENC     Z26, Z1, Z1
+	VAESENC     Z26, Z2, Z2
+	VAESENC     Z26, Z3, Z3
+	VAESENC     Z27, Z0, Z0
+	VAESENC     Z27, Z1, Z1
+	VAESENC     Z27, Z2, Z2
+	VAESENC     Z27, Z3, Z3
+	CMPQ        BX, $0x0c
+	JNE         crypted4false_more12
+	VAESENCLAST Z28, Z0, Z0
+	VAESENCLAST Z28, Z1, Z1
+	VAESENCLAST Z28, Z2, Z2
+	VAESENCLAST Z28, Z3, Z3
+	JMP         crypted4false
+
+crypted4false_more12:
+	VAESENC     Z28, Z0, Z0
+	VAESENC     Z28, Z1, Z1
+	VAESENC     Z28, Z2, Z2
+	VAESENC     Z28, Z3, Z3
+	VAESENC     Z29, Z0, Z0
+	VAESENC     Z29, Z1, Z1
+	VAESENC     Z29, Z2, Z2
+	VAESENC     Z29, Z3, Z3
+	VAESENCLAST Z30, Z0, Z0
+	VAESENCLAST Z30, Z1, Z1
+	VAESENCLAST Z30, Z2, Z2
+	VAESENCLAST Z30, Z3, Z3
+
+crypted4false:
+	VMOVDQU64 (SI), Z15
+	VPXORQ    Z15, Z0, Z0
+	VMOVDQU64 Z0, (SI)
+	VMOVDQU64 64(SI), Z15
+	VPXORQ    Z15, Z1, Z1
+	VMOVDQU64 Z1, 64(SI)
+	VMOVDQU64 128(SI), Z15
+	VPXORQ    Z15, Z2, Z2
+	VMOVDQU64 Z2, 128(SI)
+	VMOVDQU64 192(SI), Z15
+	VPXORQ    Z15, Z3, Z3
+	VMOVDQU64 Z3, 192(SI)
+	ADDQ      $0x00000100, SI
+	ADDQ      $0x00000100, DI
+	SUBQ      $0x00000100, R8
+	JMP       wide
+
+narrow:
+	CMPQ        R8, $0x40
+	JB          tail
+	VPSHUFB     Z31, Z4, Z0
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z0, Z0
+	VMOVDQU64   (SI), Z15
+	VPSHUFB     Z31, Z15, Z15
+	VPCLMULQDQ  $0x00, (DI), Z15, Z9
+	VPCLMULQDQ  $0x11, (DI), Z15, Z10
+	VPCLMULQDQ  $0x01, (DI), Z15, Z11
+	VPCLMULQDQ  $0x10, (DI), Z15, Z12
+	VPXORQ      Z9, Z6, Z6
+	VPTERNLOGQ  $0x96, Z11, Z12, Z7
+	VPXORQ      Z10, Z8, Z8
+	VAESENC     Z17, Z0, Z0
+	VAESENC     Z18, Z0, Z0
+	VAESENC     Z19, Z0, Z0
+	VAESENC     Z20, Z0, Z0
+	VAESENC     Z21, Z0, Z0
+	VAESENC     Z22, Z0, Z0
+	VAESENC     Z23, Z0, Z0
+	VAESENC     Z24, Z0, Z0
+	VAESENC     Z25, Z0, Z0
+	CMPQ        BX, $0x0a
+	JNE         crypted1false_more10
+	VAESENCLAST Z26, Z0, Z0
+	JMP         crypted1false
+
+crypted1false_more10:
+	VAESENC     Z26, Z0, Z0
+	VAESENC     Z27, Z0, Z0
+	CMPQ        BX, $0x0c
+	JNE         crypted1false_more12
+	VAESENCLAST Z28, Z0, Z0
+	JMP         crypted1false
+
+crypted1false_more12:
+	VAESENC     Z28, Z0, Z0
+	VAESENC     Z29, Z0, Z0
+	VAESENCLAST Z30, Z0, Z0
+
+crypted1false:
+	VMOVDQU64 (SI), Z15
+	VPXORQ    Z15, Z0, Z0
+	VMOVDQU64 Z0, (SI)
+	ADDQ      $0x00000040, SI
+	ADDQ      $0x00000040, DI
+	SUBQ      $0x00000040, R8
+	JMP       narrow
+
+tail:
+	TESTQ       R8, R8
+	JZ          hashed
+	MOVQ        $-1, R9
+	BZHIQ       R8, R9, R9
+	KMOVQ       R9, K1
+	VPSHUFB     Z31, Z4, Z0
+	VPADDD      Z5, Z4, Z4
+	VPXORQ      Z16, Z0, Z0
+	VMOVDQU8.Z  (SI), K1, Z15
+	VPSHUFB     Z31, Z15, Z15
+	VPCLMULQDQ  $0x00, (DI), Z15, Z9
+	VPCLMULQDQ  $0x11, (DI), Z15, Z10
+	VPCLMULQDQ  $0x01, (DI), Z15, Z11
+	VPCLMULQDQ  $0x10, (DI), Z15, Z12
+	VPXORQ      Z9, Z6, Z6
+	VPTERNLOGQ  $0x96, Z11, Z12, Z7
+	VPXORQ      Z10, Z8, Z8
+	VAESENC     Z17, Z0, Z0
+	VAESENC     Z18, Z0, Z0
+	VAESENC     Z19, Z0, Z0
+	VAESENC     Z20, Z0, Z0
+	VAESENC     Z21, Z0, Z0
+	VAESENC     Z22, Z0, Z0
+	VAESENC     Z23, Z0, Z0
+	VAESENC     Z24, Z0, Z0
+	VAESENC     Z25, Z0, Z0
+	CMPQ        BX, $0x0a
+	JNE         crypted1true_more10
+	VAESENCLAST Z26, Z0, Z0
+	JMP         crypted1true
+
+crypted1true_more10:
+	VAESENC     Z26, Z0, Z0
+	VAESENC     Z27, Z0, Z0
+	CMPQ        BX, $0x0c
+	JNE         crypted1true_more12
+	VAESENCLAST Z28, Z0, Z0
+	JMP         crypted1true
+
+crypted1true_more12:
+	VAESENC     Z28, Z0, Z0
+	VAESENC     Z29, Z0, Z0
+	VAESENCLAST Z30, Z0, Z0
+
+crypted1true:
+	VMOVDQU8.Z (SI), K1, Z15
+	VPXORQ     Z15, Z0, Z0
+	VMOVDQU8.Z Z0, K1, Z0
+	VMOVDQU8   Z0, K1, (SI)
+
+hashed:
+	TESTQ      CX, CX
+	JNZ        reduce
+	MOVQ       n+24(FP), R9
+	SHLQ       $0x03, R9
+	VMOVQ      R9, X15
+	MOVQ       aadLen+48(FP), R9
+	SHLQ       $0x03, R9
+	VPINSRQ    $0x01, R9, X15, X15
+	VPXORQ     X0, X0, X0
+	VPXORQ     Z9, Z9, Z9
+	VPXORQ     Z10, Z10, Z10
+	VPXORQ     Z11, Z11, Z11
+	VPXORQ     Z12, Z12, Z12
+	VPCLMULQDQ $0x00, 1776(AX), X15, X9
+	VPCLMULQDQ $0x11, 1776(AX), X15, X10
+	VPCLMULQDQ $0x01, 1776(AX), X15, X11
+	VPCLMULQDQ $0x10, 1776(AX), X15, X12
+	VPXORQ     Z9, Z6, Z6
+	VPTERNLOGQ $0x96, Z11, Z12, Z7
+	VPXORQ     Z10, Z8, Z8
+
+reduce:
+	VPSLLDQ       $0x08, Z7, Z9
+	VPSRLDQ       $0x08, Z7, Z10
+	VPXORQ        Z9, Z6, Z6
+	VPXORQ        Z10, Z8, Z8
+	VEXTRACTI64X4 $0x01, Z6, Y9
+	VPXORQ        Y9, Y6, Y6
+	VEXTRACTI32X4 $0x01, Y6, X9
+	VPXORQ        X9, X6, X6
+	VEXTRACTI64X4 $0x01, Z8, Y9
+	VPXORQ        Y9, Y8, Y8
+	VEXTRACTI32X4 $0x01, Y8, X9
+	VPXORQ        X9, X8, X8
+	VMOVDQU       polyval<>+0(SB), X10
+	VPCLMULQDQ    $0x10, X10, X6, X9
+	VPSHUFD       $0x4e, X6, X6
+	VPXOR         X9, X6, X6
+	VPCLMULQDQ    $0x10, X10, X6, X9
+	VPSHUFD       $0x4e, X6, X6
+	VPXOR         X9, X6, X6
+	VPXOR         X8, X6, X13
+	TESTQ         CX, CX
+	JNZ           segment
+	VPSHUFB       X31, X13, X13
+	VPXORQ        X14, X13, X13
+	MOVQ          tag+56(FP), DX
+	VMOVDQU       X13, (DX)
+	VZEROUPPER
+	RET

@@ -21,7 +21,8 @@ func (g *gcmScratch) crypt(k *gcmKernel, dir offload.Direction, tasks []task, or
 		copy(g.iv[:4], s.salt[:])
 		copy(g.iv[4:12], esp[8:16])
 		n := 8
-		copy(g.aad[:8], esp[:8])
+		g.aad = [16]byte{}
+		copy(g.aad[:], esp[:8])
 		if s.esn {
 			binary.BigEndian.PutUint32(g.aad[4:], t.job.SeqHi)
 			copy(g.aad[8:12], esp[4:8])

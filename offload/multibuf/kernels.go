@@ -73,7 +73,8 @@ type gcmKernel struct {
 	// expand writes the key: the AES schedule (15 round keys of 16 bytes) first, then what the kernel needs of the hash key.
 	expand func(key *byte, rounds int)
 	// seal encrypts n bytes at p in place. open decrypts them. Both give the tag of the ciphertext. iv holds the 12 bytes of
-	// the nonce; aad the additional data, aadLen of 8 or 12 bytes, in 16 readable bytes. n may be any number.
+	// the nonce; aad the additional data, aadLen of 8 or 12 bytes, the rest of it
+	// zeros. n may be any number.
 	seal, open func(key *byte, rounds int, p *byte, n int, iv *[16]byte, aad *[16]byte, aadLen int, tag *[16]byte)
 }
 

@@ -27,6 +27,7 @@ var avx512 = level{
 		},
 		aesDec: cbcDecryptAVX512,
 		des:    &des512,
+		gcm:    &gcmKernel{size: 256 + 96*16 + 64, expand: gcmExpandAVX512, seal: gcmSealAVX512, open: gcmOpenAVX512},
 		hash32: [...][]hashKernel[uint32]{
 			offload.HMACMD5:    {{lanes: 16, cost: 512, run: md5x16AVX512}, {lanes: 32, cost: 520, run: md5x32AVX512}},
 			offload.HMACSHA1:   {{lanes: 16, cost: 400, run: sha1x16AVX512}, {lanes: 32, cost: 520, run: sha1x32AVX512}},

@@ -17,4 +17,7 @@ func avx512() {
 		des512(encrypt, true)
 		des512(encrypt, false)
 	}
+	gcmExpand512()
+	gcm512(true)
+	gcm512(false)
 }
