@@ -14,8 +14,8 @@ const depth = 64
 type Options struct {
 	// Level forces a level; "": the best that this machine runs.
 	Level Level
-	// Rest is a synchronous engine, with shared sessions, for the transforms that the level has no kernels for. nil: they
-	// are not offered.
+	// Rest is a synchronous engine, with shared sessions, for the transforms that the level has no kernels for, and for one
+	// or two packets at a time to encrypt with 3DES. nil: the transforms are not offered, and the packets take longer.
 	Rest offload.Engine
 }
 
@@ -92,6 +92,12 @@ func (e *Engine) NewSession(t *offload.Transform, dir offload.Direction, keys of
 		s, err := newSession(e.k, t, dir, keys)
 		if err != nil {
 			return nil, err
+		}
+		if t.Cipher == offload.TripleDESCBC && dir == offload.Seal && e.rest != nil {
+			if s.few, err = e.rest.NewSession(t, dir, keys); err != nil {
+				s.Close()
+				return nil, err
+			}
 		}
 		return s, nil
 	}

@@ -57,6 +57,8 @@ type desKernel struct {
 	lanes int // at most maxDESLanes
 	size  int // bytes of a schedule
 	table int // bytes of a table of all lanes' keys
+	// What a block of every lane costs in cycles, and what one block costs the standard library.
+	cost, single int
 	// expand writes the schedule of a 24-byte key, to encrypt or to decrypt.
 	expand func(schedule []byte, key []byte, decrypt bool)
 	// put writes one lane's key into a table.

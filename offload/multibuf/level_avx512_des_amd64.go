@@ -11,6 +11,8 @@ var des512 = desKernel{
 	lanes:     64,
 	size:      3 * desRows * 8 * 4,
 	table:     3 * desRows * 8 * 64,
+	cost:      1280,
+	single:    780,
 	expand:    expandDES512,
 	put:       putDES512,
 	encShared: des3EncryptSharedAVX512,

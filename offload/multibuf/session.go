@@ -29,6 +29,8 @@ type session struct {
 
 	// rest is the session of the engine that runs what the level does not; then all below is empty.
 	rest offload.Session
+	// few is a session of the same engine for when there are too few packets for a kernel, or nil.
+	few offload.Session
 
 	rounds   int    // AES
 	schedule []byte // AES-CBC for one direction, 3DES for one direction, or AES-GCM's key
@@ -171,8 +173,15 @@ func (s *session) Close() error {
 	if before == 0 {
 		s.wipe()
 	}
-	if s.rest != nil && before&closed == 0 {
-		return s.rest.Close()
+	if before&closed != 0 {
+		return nil
+	}
+	for _, other := range []offload.Session{s.rest, s.few} {
+		if other != nil {
+			if err := other.Close(); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
