@@ -100,10 +100,10 @@ func des512(encrypt, shared bool) {
 
 	TEXT(fmt.Sprintf("des3%s%sAVX512", direction, keying), 0, "func(keys *byte, chain *uint64, ptrs *uintptr, blocks int)")
 	Doc(fmt.Sprintf("%ss 64 lanes; keys: %s.", direction, keying))
-	keys := Load(Param("keys"), RAX)
 	chain := Load(Param("chain"), RBX)
 	ptrs := Load(Param("ptrs"), RCX)
 	blocks := Load(Param("blocks"), RDX)
+	keysNow, lanesDone := RAX, R15
 	in, out, to, off := RSI, RDI, R8, R9 // off: of the block whose results are being stored
 	const buffer = 512
 	alignedLocal(4*buffer+64, in)
@@ -121,39 +121,37 @@ func des512(encrypt, shared bool) {
 	}
 	XORL(R9L, R9L)
 
-	key := func(des, row, box int) (Mem, bool) {
-		n := (des*desRows+row)*8 + box
+	key := func(row, box int) (Mem, bool) { // of the DES that keysNow points to
+		n := row*8 + box
 		if shared {
-			return at(keys, 4*n), true
+			return at(keysNow, 4*n), true
 		}
-		return at(keys, 64*n), false
+		return at(keysNow, 64*n), false
 	}
-	addKey := func(des, row, box, z int) {
-		if k, broadcast := key(des, row, box); broadcast {
+	addKey := func(row, box, z int) {
+		if k, broadcast := key(row, box); broadcast {
 			VPXORD_BCST(k, zmm[z], zmm[z])
 		} else {
 			VPXORD(k, zmm[z], zmm[z])
 		}
 	}
-	fetch := func(lane, disp int, offset Register) {
-		MOVQ(at(ptrs, 8*lane), R10)
-		if offset != nil {
-			MOVQ(indexed(R10, offset, disp), R10)
-		} else {
-			MOVQ(at(R10, disp), R10)
-		}
-		MOVQ(R10, at(in, 8*lane))
+	// fetch and put serve the lane that is so many after the one that lanesDone has the offset of, in the arrays of qwords.
+	fetch := func(lane int, lanesDone, offset Register) {
+		MOVQ(indexed(ptrs, lanesDone, 8*lane), R10)
+		MOVQ(indexed(R10, offset, 0), R10)
+		MOVQ(R10, indexed(in, lanesDone, 8*lane))
 	}
-	put := func(lane int) {
-		MOVQ(at(to, 8*lane), R11)
-		MOVQ(at(out, 8*lane), R12)
+	put := func(lane int, lanesDone Register) {
+		MOVQ(indexed(to, lanesDone, 8*lane), R11)
+		MOVQ(indexed(out, lanesDone, 8*lane), R12)
 		MOVQ(R12, indexed(R11, off, 0))
 	}
 	// next is the offset of the block to fetch.
 	next := R13
 	XORL(R13L, R13L)
+	XORL(lanesDone.As32(), lanesDone.As32())
 	for lane := range 64 {
-		fetch(lane, 0, nil)
+		fetch(lane, lanesDone, next)
 	}
 
 	Label("block")
@@ -208,47 +206,63 @@ func des512(encrypt, shared bool) {
 	for c, mask := range masks {
 		VMOVDQU64(mask, zmm[24+c])
 	}
-	moves := 0 // lanes that were served meanwhile
-	for des := range 3 {
-		for box, z := range right {
-			addKey(des, 0, box, z)
-		}
-		index, target := right, left
-		for round := range 16 {
-			for box := range 8 {
-				VPERMB(sBox[box], zmm[index[box]], zmm[box])
-			}
-			for box, z := range target {
-				sum := 30 + box%2
-				looked := func(c int) VecPhysical { return zmm[sources[box][c]] }
-				const andThenXor, andThenOr = 0x78, 0xf8
-				VPANDD(looked(0), zmm[24], zmm[sum])
-				VPTERNLOGD(U8(andThenXor), zmm[27], looked(3), zmm[z])
-				VPTERNLOGD(U8(andThenOr), zmm[25], looked(1), zmm[sum])
-				VPTERNLOGD(U8(andThenXor), zmm[28], looked(4), zmm[z])
-				VPTERNLOGD(U8(andThenOr), zmm[26], looked(2), zmm[sum])
-				VPTERNLOGD(U8(andThenXor), zmm[29], looked(5), zmm[z])
-				if k, broadcast := key(des, 1+round, box); broadcast {
-					VPTERNLOGD_BCST(U8(parity), k, zmm[sum], zmm[z])
-				} else {
-					VPTERNLOGD(U8(parity), k, zmm[sum], zmm[z])
-				}
-				if done := (des*16+round)*8 + box; done%6 == 0 && moves < 64 {
-					put(moves)
-					fetch(moves, 0, next)
-					moves++
-				}
-			}
-			index, target = target, index
+	// One DES after the other, in a loop: three in a row would fill the instruction cache. Each serves a third of the lanes.
+	const served = 21
+	Load(Param("keys"), keysNow)
+	XORL(lanesDone.As32(), lanesDone.As32())
+	Label("des")
+	for box, z := range right {
+		addKey(0, box, z)
+	}
+	index, target := right, left
+	moves := 0
+	for round := range 16 {
+		for box := range 8 {
+			VPERMB(sBox[box], zmm[index[box]], zmm[box])
 		}
 		for box, z := range target {
-			addKey(des, desRows-1, box, z)
+			sum := 30 + box%2
+			looked := func(c int) VecPhysical { return zmm[sources[box][c]] }
+			const andThenXor, andThenOr = 0x78, 0xf8
+			VPANDD(looked(0), zmm[24], zmm[sum])
+			VPTERNLOGD(U8(andThenXor), zmm[27], looked(3), zmm[z])
+			VPTERNLOGD(U8(andThenOr), zmm[25], looked(1), zmm[sum])
+			VPTERNLOGD(U8(andThenXor), zmm[28], looked(4), zmm[z])
+			VPTERNLOGD(U8(andThenOr), zmm[26], looked(2), zmm[sum])
+			VPTERNLOGD(U8(andThenXor), zmm[29], looked(5), zmm[z])
+			if k, broadcast := key(1+round, box); broadcast {
+				VPTERNLOGD_BCST(U8(parity), k, zmm[sum], zmm[z])
+			} else {
+				VPTERNLOGD(U8(parity), k, zmm[sum], zmm[z])
+			}
+			if (round*8+box)%6 == 0 && moves < served {
+				put(moves, lanesDone)
+				fetch(moves, lanesDone, next)
+				moves++
+			}
 		}
-		left, right = index, target // the last round does not exchange the halves
+		index, target = target, index
 	}
-	if moves != 64 {
-		panic("not all lanes have been served")
+	for box, z := range target {
+		addKey(desRows-1, box, z)
 	}
+	for box := range 8 { // the last round does not exchange the halves, so they are exchanged now
+		VMOVDQA64(zmm[left[box]], zmm[box])
+	}
+	for box := range 8 {
+		VMOVDQA64(zmm[right[box]], zmm[left[box]])
+		VMOVDQA64(zmm[box], zmm[right[box]])
+	}
+	rowBytes := 8 * 64
+	if shared {
+		rowBytes = 8 * 4
+	}
+	ADDQ(U32(desRows*rowBytes), keysNow)
+	ADDQ(U32(8*served), lanesDone)
+	CMPQ(lanesDone, U32(3*8*served))
+	JNE(LabelRef("des"))
+	put(0, lanesDone)
+	fetch(0, lanesDone, next)
 	MOVQ(ptrs, to)
 	MOVQ(next, off)
 	CMPQ(blocks, U8(1))
@@ -283,8 +297,9 @@ func des512(encrypt, shared bool) {
 	}
 	DECQ(blocks)
 	JNZ(LabelRef("block"))
+	XORL(lanesDone.As32(), lanesDone.As32())
 	for lane := range 64 {
-		put(lane)
+		put(lane, lanesDone)
 	}
 	ADDQ(U8(8), off)
 	advance512(ptrs, off, 64, 0)

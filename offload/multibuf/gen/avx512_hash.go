@@ -424,7 +424,13 @@ func sha2x16(h sha2, sets int) {
 				VMOVDQU64(m.chaining(i, set), zmm[r])
 			}
 		})
-		for t := 0; t < h.rounds; t++ {
+		// The first sixteen rounds take the block's words. The others, which make their own from them, are a loop of sixteen:
+		// all rounds in a row would be more than the instruction cache holds.
+		for t := range 32 {
+			if t == 16 {
+				MOVQ(U32(h.rounds/16-1), R9)
+				Label("rounds")
+			}
 			step := func(do func(set int, r, u []int)) {
 				m.eachSet(func(set int) { do(set, s[set], tmp[set]) })
 			}
@@ -453,16 +459,14 @@ func sha2x16(h sha2, sets int) {
 				})
 				step(func(set int, r, u []int) {
 					add(zmm[u[1]], zmm[u[2]], u[2])
-					if t < h.rounds-2 {
-						VMOVDQA64(zmm[u[2]], m.word(t, set))
-					}
+					VMOVDQA64(zmm[u[2]], m.word(t, set))
 				})
 			}
 			step(func(set int, r, u []int) {
 				if wide {
-					VPADDQ_BCST(at(R8, 8*t), zmm[r[hh]], zmm[r[hh]])
+					VPADDQ_BCST(at(R8, 8*(t%16)), zmm[r[hh]], zmm[r[hh]])
 				} else {
-					VPADDD_BCST(at(R8, 4*t), zmm[r[hh]], zmm[r[hh]])
+					VPADDD_BCST(at(R8, 4*(t%16)), zmm[r[hh]], zmm[r[hh]])
 				}
 				rotate(h.big1[0], r[e], u[3])
 				rotate(h.big1[1], r[e], u[4])
@@ -498,7 +502,12 @@ func sha2x16(h sha2, sets int) {
 			})
 			step(func(set int, r, u []int) { add(zmm[u[6]], zmm[r[hh]], r[hh]) })
 			m.eachSet(func(set int) { r := s[set]; s[set] = append([]int{r[7]}, r[:7]...) })
+			if t == 15 || t == 31 {
+				ADDQ(U32(16*h.bits/8), R8)
+			}
 		}
+		DECQ(R9)
+		JNZ(LabelRef("rounds"))
 		m.eachSet(func(set int) {
 			for i, r := range s[set] {
 				add(m.chaining(i, set), zmm[r], r)
