@@ -32,28 +32,28 @@ func cbcEncryptMixed32AVX512(keys *byte, rounds int, ptrs *uintptr, blocks int)
 func cbcDecryptAVX512(schedule *byte, rounds int, p *byte, blocks int)
 
 // Compresses blocks of 16 messages.
-func md5x16AVX512(state *uint32, ptrs *uintptr, blocks int)
+func md5x16AVX512(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 16 messages.
-func sha1x16AVX512(state *uint32, ptrs *uintptr, blocks int)
+func sha1x16AVX512(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 16 messages.
-func sha256x16AVX512(state *uint32, ptrs *uintptr, blocks int)
+func sha256x16AVX512(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 8 messages.
-func sha512x8AVX512(state *uint64, ptrs *uintptr, blocks int)
+func sha512x8AVX512(state *uint64, ptrs *uintptr, blocks int, words *uint64)
 
 // Compresses blocks of 32 messages.
-func md5x32AVX512(state *uint32, ptrs *uintptr, blocks int)
+func md5x32AVX512(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 32 messages.
-func sha1x32AVX512(state *uint32, ptrs *uintptr, blocks int)
+func sha1x32AVX512(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 32 messages.
-func sha256x32AVX512(state *uint32, ptrs *uintptr, blocks int)
+func sha256x32AVX512(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 16 messages.
-func sha512x16AVX512(state *uint64, ptrs *uintptr, blocks int)
+func sha512x16AVX512(state *uint64, ptrs *uintptr, blocks int, words *uint64)
 
 // Encrypts 64 lanes; keys: Shared.
 func des3EncryptSharedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)

@@ -105,7 +105,8 @@ func (l *load) best(b testing.TB, e offload.Engine, budget time.Duration) float6
 	defer lane.Close()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	least, spent := time.Duration(1<<62), time.Duration(0)
+	const long = 200 * time.Microsecond
+	least, leastCPU, spent := time.Duration(1<<62), time.Duration(1<<62), time.Duration(0)
 	var done [1]*offload.Burst
 	for rounds := 0; rounds < 5 || spent < budget; rounds++ {
 		for i := range l.esp {
@@ -117,10 +118,7 @@ func (l *load) best(b testing.TB, e offload.Engine, budget time.Duration) float6
 			lane.Reap(done[:], true)
 		}
 		took := time.Since(start)
-		if took > 200*time.Microsecond {
-			took = threadTime() - startCPU
-		}
-		least, spent = min(least, took), spent+took
+		least, leastCPU, spent = min(least, took), min(leastCPU, threadTime()-startCPU), spent+took
 	}
 	for _, burst := range l.bursts {
 		for i := range burst.Jobs {
@@ -128,6 +126,9 @@ func (l *load) best(b testing.TB, e offload.Engine, budget time.Duration) float6
 				b.Fatalf("a packet came back with %v", burst.Jobs[i].Status)
 			}
 		}
+	}
+	if least > long {
+		least = leastCPU
 	}
 	return float64(least)
 }

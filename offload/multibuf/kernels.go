@@ -49,7 +49,11 @@ type hashKernel[T uint32 | uint64] struct {
 	// run compresses blocks blocks of every lane (64 bytes for T uint32, else 128). state holds the chaining values as
 	// [word][lane]T: 4, 5 or 8 words in the hash's order, each in the machine's byte order. ptrs has the address of each
 	// lane's first block; run moves it past what it did. Several lanes may have the same address.
-	run func(state *T, ptrs *uintptr, blocks int)
+	//
+	// With words, if the kernel takesWords, it compresses one block of every lane that is there as [word][lane]T, in the
+	// machine's byte order, and may overwrite it; ptrs is nil, and blocks does not matter. Otherwise words is nil.
+	run        func(state *T, ptrs *uintptr, blocks int, words *T)
+	takesWords bool
 }
 
 // desKernel runs 3DES-CBC over many lanes, in place. Its schedules have a layout of its own.

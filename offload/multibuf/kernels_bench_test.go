@@ -98,7 +98,7 @@ func BenchmarkKernels(b *testing.B) {
 			for _, k := range ks {
 				b.Run(fmt.Sprintf("%s/%v/%d", l.name, offload.Auth(a), k.lanes), func(b *testing.B) {
 					state := alignedWords[uint32](8 * k.lanes)
-					n := cycles(func() { reset(); k.run(&state[0], &ptrs[0], size/64) })
+					n := cycles(func() { reset(); k.run(&state[0], &ptrs[0], size/64, nil) })
 					report(b, n/(size/64), k.lanes, 64)
 				})
 			}
@@ -106,7 +106,7 @@ func BenchmarkKernels(b *testing.B) {
 		for _, k := range l.kernels.hash64 {
 			b.Run(fmt.Sprintf("%s/sha512/%d", l.name, k.lanes), func(b *testing.B) {
 				state := alignedWords[uint64](8 * k.lanes)
-				n := cycles(func() { reset(); k.run(&state[0], &ptrs[0], size/128) })
+				n := cycles(func() { reset(); k.run(&state[0], &ptrs[0], size/128, nil) })
 				report(b, n/(size/128), k.lanes, 128)
 			})
 		}

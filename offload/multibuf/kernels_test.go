@@ -196,11 +196,15 @@ func compress(t *testing.T, a *hmacHash, state []uint64, blocks []byte) []uint64
 func hashTest[T uint32 | uint64](t *kernelTest, auth offload.Auth, k *hashKernel[T]) {
 	a := &hmacHashes[auth]
 	t.mark(k.run)
+	if k.lanes&(k.lanes-1) != 0 {
+		t.Fatalf("%d lanes are no power of two", k.lanes)
+	}
 	for n := 1; n < 8; n++ {
 		state := alignedWords[T](a.words * k.lanes)
 		ptrs := alignedWords[uintptr](k.lanes)
 		want := make([][]uint64, k.lanes)
 		ends := make([]uintptr, k.lanes)
+		blocks := make([][]byte, k.lanes)
 		for lane := range k.lanes {
 			b := t.buffer(lane, n*a.block())
 			chaining := make([]uint64, a.words)
@@ -211,8 +215,24 @@ func hashTest[T uint32 | uint64](t *kernelTest, auth offload.Auth, k *hashKernel
 			want[lane] = compress(t.T, a, chaining, b)
 			ptrs[lane] = address(b)
 			ends[lane] = address(b) + uintptr(len(b))
+			blocks[lane] = b
 		}
-		k.run(&state[0], &ptrs[0], n)
+		before := slices.Clone(state)
+		k.run(&state[0], &ptrs[0], n, nil)
+		if n == 1 && k.takesWords {
+			words := alignedWords[T](16 * k.lanes)
+			again := alignedWords[T](len(before))
+			copy(again, before)
+			for lane := range k.lanes {
+				for w := range 16 {
+					words[w*k.lanes+lane] = getWord[T](blocks[lane][w*a.block()/16:], a.lsb)
+				}
+			}
+			k.run(&again[0], nil, 1, &words[0])
+			if !slices.Equal(again, state) {
+				t.Fatal("a block given as words gives another result")
+			}
+		}
 		for lane := range k.lanes {
 			for w, v := range want[lane] {
 				if uint64(state[w*k.lanes+lane]) != v {

@@ -29,13 +29,13 @@ var avx512 = level{
 		des:    &des512,
 		gcm:    &gcmKernel{size: 256 + 96*16 + 64, expand: gcmExpandAVX512, seal: gcmSealAVX512, open: gcmOpenAVX512},
 		hash32: [...][]hashKernel[uint32]{
-			offload.HMACMD5:    {{lanes: 16, cost: 512, run: md5x16AVX512}, {lanes: 32, cost: 520, run: md5x32AVX512}},
-			offload.HMACSHA1:   {{lanes: 16, cost: 400, run: sha1x16AVX512}, {lanes: 32, cost: 520, run: sha1x32AVX512}},
-			offload.HMACSHA256: {{lanes: 16, cost: 700, run: sha256x16AVX512}, {lanes: 32, cost: 1000, run: sha256x32AVX512}},
+			offload.HMACMD5:    {{lanes: 16, cost: 512, run: md5x16AVX512, takesWords: true}, {lanes: 32, cost: 520, run: md5x32AVX512, takesWords: true}},
+			offload.HMACSHA1:   {{lanes: 16, cost: 400, run: sha1x16AVX512, takesWords: true}, {lanes: 32, cost: 520, run: sha1x32AVX512, takesWords: true}},
+			offload.HMACSHA256: {{lanes: 16, cost: 700, run: sha256x16AVX512, takesWords: true}, {lanes: 32, cost: 1000, run: sha256x32AVX512, takesWords: true}},
 			offload.HMACSHA512: nil,
 		},
 		hash64: []hashKernel[uint64]{
-			{lanes: 8, cost: 800, run: sha512x8AVX512}, {lanes: 16, cost: 1200, run: sha512x16AVX512},
+			{lanes: 8, cost: 800, run: sha512x8AVX512, takesWords: true}, {lanes: 16, cost: 1200, run: sha512x16AVX512, takesWords: true},
 		},
 		single: [...]int{
 			offload.HMACMD5: 340, offload.HMACSHA1: 130, offload.HMACSHA256: 130, offload.HMACSHA384: 470, offload.HMACSHA512: 470,

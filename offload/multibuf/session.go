@@ -26,6 +26,9 @@ type session struct {
 	esn bool
 
 	header, icv int
+	least, odd  int    // the shortest packet, and the bits that a length beyond it must not have: see Transform.ValidLen
+	cipher      uint64 // class of tasks to encrypt: cipher and rounds; 0 for none
+	auth        uint64 // class of tasks to authenticate: offload.Auth
 
 	// rest is the session of the engine that runs what the level does not; then all below is empty.
 	rest offload.Session
@@ -47,7 +50,7 @@ const closed, user = 1, 2
 
 // newSession makes one for the kernels. The keys have been checked.
 func newSession(k *kernels, t *offload.Transform, dir offload.Direction, keys offload.Keys) (*session, error) {
-	s := &session{t: t, dir: dir, k: k, esn: keys.ESN, header: t.HeaderLen(), icv: t.ICVLen}
+	s := &session{t: t, dir: dir, k: k, esn: keys.ESN, header: t.HeaderLen(), icv: t.ICVLen, least: t.MinLen(), odd: t.BlockLen - 1}
 	key := keys.Enc[:t.KeyBits/8]
 	switch t.Cipher {
 	case offload.AESCBC:
@@ -70,6 +73,10 @@ func newSession(k *kernels, t *offload.Transform, dir offload.Direction, keys of
 		expandAES(s.schedule, key)
 		k.gcm.expand(&s.schedule[0], s.rounds)
 		copy(s.salt[:], keys.Enc[len(key):])
+	}
+	s.auth = uint64(t.Auth)
+	if t.Cipher != offload.CipherNull {
+		s.cipher = uint64(t.Cipher)<<8 | uint64(s.rounds)
 	}
 	if t.Auth != offload.AuthNone {
 		for half, pad := range []byte{0x36, 0x5c} {
@@ -100,12 +107,14 @@ var hmacHashes = [...]hmacHash{
 	offload.HMACSHA512: {new: sha512.New, magic: "sha\x07", words: 8, wide: true, out: 64},
 }
 
-// block is the length of the hash's block in bytes.
-func (h *hmacHash) block() int {
+// block is the length of the hash's block in bytes, shift its logarithm.
+func (h *hmacHash) block() int { return 1 << h.shift() }
+
+func (h *hmacHash) shift() uint {
 	if h.wide {
-		return 128
+		return 7
 	}
-	return 64
+	return 6
 }
 
 // precompute runs the padded key through the hash and keeps the state, for the kernels and for the standard library. Keys

@@ -98,7 +98,7 @@ func (w *workshop) admit(dir offload.Direction, jobs []offload.Job) {
 		switch {
 		case s.rest != nil:
 			w.rest.add(j, s.rest)
-		case !s.t.ValidLen(len(j.ESP)):
+		case len(j.ESP) < s.least || (len(j.ESP)-s.least)&s.odd != 0:
 			j.Status = offload.BadLength
 		default:
 			j.Status = offload.OK
@@ -118,6 +118,26 @@ func taskOf(key uint64) int { return int(key & 0xff) }
 // A task's number fits into a byte.
 var _ [0]struct{} = [(window - 1) >> 8]struct{}{}
 
+// sort puts the tasks that have a good status, and a class that is not 0, into order.
+func (w *workshop) sort(key func(*task) (class uint64, length int)) {
+	order, last, sorted := w.order[:0], uint64(0), true
+	for i := range w.tasks {
+		t := &w.tasks[i]
+		class, length := key(t)
+		if class == 0 || t.job.Status != offload.OK {
+			continue
+		}
+		k := sortKey(class, length, i)
+		sorted = sorted && k > last
+		last = k
+		order = append(order, k)
+	}
+	if !sorted { // packets of one length are
+		slices.Sort(order)
+	}
+	w.order = order
+}
+
 // nextClass cuts the first class off sorted keys.
 func nextClass(order []uint64) (first, others []uint64) {
 	n := 1
@@ -129,14 +149,7 @@ func nextClass(order []uint64) (first, others []uint64) {
 
 // crypt encrypts, or decrypts, the tasks that have a good status.
 func (w *workshop) crypt(dir offload.Direction) {
-	w.order = w.order[:0]
-	for i := range w.tasks {
-		t := &w.tasks[i]
-		if cipher := t.s.t.Cipher; cipher != offload.CipherNull && t.job.Status == offload.OK {
-			w.order = append(w.order, sortKey(uint64(cipher)<<8|uint64(t.s.rounds), t.end-t.s.header, i))
-		}
-	}
-	slices.Sort(w.order)
+	w.sort(func(t *task) (class uint64, length int) { return t.s.cipher, t.end - t.s.header })
 	for rest := w.order; len(rest) > 0; {
 		var class []uint64
 		class, rest = nextClass(rest)
@@ -183,14 +196,7 @@ func (w *workshop) tooFew(class []uint64) bool {
 
 // authenticate computes the tasks' HMACs, and stores them or compares them with what is there.
 func (w *workshop) authenticate(dir offload.Direction) {
-	w.order = w.order[:0]
-	for i := range w.tasks {
-		t := &w.tasks[i]
-		if auth := t.s.t.Auth; auth != offload.AuthNone && t.job.Status == offload.OK {
-			w.order = append(w.order, sortKey(uint64(auth), t.end, i))
-		}
-	}
-	slices.Sort(w.order)
+	w.sort(func(t *task) (class uint64, length int) { return t.s.auth, t.end })
 	for rest := w.order; len(rest) > 0; {
 		var class []uint64
 		class, rest = nextClass(rest)

@@ -41,16 +41,20 @@ func (m *many) eachSet(do func(set int)) {
 	}
 }
 
-// kernel emits the whole function around block.
+// kernel emits the whole function around block. Blocks given as words go through the same code: a second copy would drive
+// the first out of the instruction cache.
 func (m *many) kernel(hash string, swap bool, block func()) {
 	typ := fmt.Sprintf("uint%d", m.bits)
-	TEXT(fmt.Sprintf("%sx%dAVX512", hash, m.lanes()), 0, fmt.Sprintf("func(state *%s, ptrs *uintptr, blocks int)", typ))
+	TEXT(fmt.Sprintf("%sx%dAVX512", hash, m.lanes()), 0, fmt.Sprintf("func(state *%s, ptrs *uintptr, blocks int, words *%s)", typ, typ))
 	Doc(fmt.Sprintf("Compresses blocks of %d messages.", m.lanes()))
 	m.state = Load(Param("state"), RAX)
 	m.ptrs = Load(Param("ptrs"), RBX)
 	blocks := Load(Param("blocks"), RCX)
 	m.off, m.w = RDX, RDI
 	XORL(EDX, EDX)
+	words := Load(Param("words"), RSI)
+	TESTQ(words, words)
+	JNZ(LabelRef("words"))
 	alignedLocal(64*16*m.sets, m.w)
 	Label("block")
 	m.eachSet(func(set int) {
@@ -60,13 +64,22 @@ func (m *many) kernel(hash string, swap bool, block func()) {
 			m.transpose64(set)
 		}
 	})
+	Label("compress")
 	block()
 	ADDQ(U32(16*m.bits/8), m.off)
 	DECQ(blocks)
 	JNZ(LabelRef("block"))
+	Load(Param("words"), RSI)
+	TESTQ(RSI, RSI)
+	JNE(LabelRef("done"))
 	advance512(m.ptrs, m.off, m.lanes(), 0)
+	Label("done")
 	VZEROUPPER()
 	RET()
+	Label("words")
+	MOVQ(words, m.w)
+	MOVQ(U32(1), blocks)
+	JMP(LabelRef("compress"))
 }
 
 // byteOrder is a table for vpshufb that turns words of that many bytes around.
