@@ -71,7 +71,7 @@ func des3DecryptMixedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int
 func gcmExpandAVX512(key *byte, rounds int)
 
 // Works on one packet.
-func gcmSealAVX512(key *byte, rounds int, p *byte, n int, iv *[16]byte, aad *[16]byte, aadLen int, tag *[16]byte)
+func gcmSealAVX512(key *byte, rounds int, p *byte, n int, iv0 uint64, iv1 uint64, aad0 uint64, aad1 uint64, aadLen int, tag *byte)
 
 // Works on one packet.
-func gcmOpenAVX512(key *byte, rounds int, p *byte, n int, iv *[16]byte, aad *[16]byte, aadLen int, tag *[16]byte)
+func gcmOpenAVX512(key *byte, rounds int, p *byte, n int, iv0 uint64, iv1 uint64, aad0 uint64, aad1 uint64, aadLen int, tag *byte)

@@ -22825,9 +22825,9 @@ DATA polyval<>+0(SB)/8, $0x0000000000000001
 DATA polyval<>+8(SB)/8, $0xc200000000000000
 GLOBL polyval<>(SB), RODATA|NOPTR, $16
 
-// func gcmSealAVX512(key *byte, rounds int, p *byte, n int, iv *[16]byte, aad *[16]byte, aadLen int, tag *[16]byte)
+// func gcmSealAVX512(key *byte, rounds int, p *byte, n int, iv0 uint64, iv1 uint64, aad0 uint64, aad1 uint64, aadLen int, tag *byte)
 // Requires: AES, AVX, AVX512BW, AVX512F, AVX512VL, BMI2, PCLMULQDQ, VAES, VPCLMULQDQ
-TEXT ·gcmSealAVX512(SB), NOSPLIT, $0-64
+TEXT ·gcmSealAVX512(SB), NOSPLIT, $0-80
 	MOVQ            key+0(FP), AX
 	MOVQ            rounds+8(FP), BX
 	MOVQ            p+16(FP), SI
@@ -22848,8 +22848,11 @@ TEXT ·gcmSealAVX512(SB), NOSPLIT, $0-64
 	VBROADCASTI32X4 208(AX), Z29
 	VBROADCASTI32X4 224(AX), Z30
 	VMOVDQU64       turn128<>+0(SB), Z31
-	MOVQ            iv+32(FP), DX
-	VBROADCASTI32X4 (DX), Z4
+	MOVQ            iv0+32(FP), DX
+	VMOVQ           DX, X4
+	MOVQ            iv1+40(FP), DX
+	VPINSRQ         $0x01, DX, X4, X4
+	VSHUFI64X2      $0x00, Z4, Z4, Z4
 	VPSHUFB         Z31, Z4, Z4
 	VPADDD          gcmFirst<>+0(SB), Z4, Z4
 	VMOVDQU64       gcmFour<>+0(SB), Z5
@@ -22884,8 +22887,10 @@ first_more12:
 	VAESENCLAST X30, X14, X14
 
 first:
-	MOVQ    aad+40(FP), DX
-	VMOVDQU (DX), X13
+	MOVQ    aad0+48(FP), DX
+	VMOVQ   DX, X13
+	MOVQ    aad1+56(FP), DX
+	VPINSRQ $0x01, DX, X13, X13
 	VPSHUFB X31, X13, X13
 	MOVQ    $-16, DX
 
@@ -23160,7 +23165,7 @@ hashed:
 	MOVQ       n+24(FP), R9
 	SHLQ       $0x03, R9
 	VMOVQ      R9, X15
-	MOVQ       aadLen+48(FP), R9
+	MOVQ       aadLen+64(FP), R9
 	SHLQ       $0x03, R9
 	VPINSRQ    $0x01, R9, X15, X15
 	VPXORQ     X0, X0, X0
@@ -23201,7 +23206,7 @@ reduce:
 	JNZ           segment
 	VPSHUFB       X31, X13, X13
 	VPXORQ        X14, X13, X13
-	MOVQ          tag+56(FP), DX
+	MOVQ          tag+72(FP), DX
 	VMOVDQU       X13, (DX)
 	VZEROUPPER
 	RET
@@ -23248,9 +23253,9 @@ DATA gcmOne<>+8(SB)/4, $0x00000000
 DATA gcmOne<>+12(SB)/4, $0x00000000
 GLOBL gcmOne<>(SB), RODATA|NOPTR, $16
 
-// func gcmOpenAVX512(key *byte, rounds int, p *byte, n int, iv *[16]byte, aad *[16]byte, aadLen int, tag *[16]byte)
+// func gcmOpenAVX512(key *byte, rounds int, p *byte, n int, iv0 uint64, iv1 uint64, aad0 uint64, aad1 uint64, aadLen int, tag *byte)
 // Requires: AES, AVX, AVX512BW, AVX512F, AVX512VL, BMI2, PCLMULQDQ, VAES, VPCLMULQDQ
-TEXT ·gcmOpenAVX512(SB), NOSPLIT, $0-64
+TEXT ·gcmOpenAVX512(SB), NOSPLIT, $0-80
 	MOVQ            key+0(FP), AX
 	MOVQ            rounds+8(FP), BX
 	MOVQ            p+16(FP), SI
@@ -23271,8 +23276,11 @@ TEXT ·gcmOpenAVX512(SB), NOSPLIT, $0-64
 	VBROADCASTI32X4 208(AX), Z29
 	VBROADCASTI32X4 224(AX), Z30
 	VMOVDQU64       turn128<>+0(SB), Z31
-	MOVQ            iv+32(FP), DX
-	VBROADCASTI32X4 (DX), Z4
+	MOVQ            iv0+32(FP), DX
+	VMOVQ           DX, X4
+	MOVQ            iv1+40(FP), DX
+	VPINSRQ         $0x01, DX, X4, X4
+	VSHUFI64X2      $0x00, Z4, Z4, Z4
 	VPSHUFB         Z31, Z4, Z4
 	VPADDD          gcmFirst<>+0(SB), Z4, Z4
 	VMOVDQU64       gcmFour<>+0(SB), Z5
@@ -23307,8 +23315,10 @@ first_more12:
 	VAESENCLAST X30, X14, X14
 
 first:
-	MOVQ    aad+40(FP), DX
-	VMOVDQU (DX), X13
+	MOVQ    aad0+48(FP), DX
+	VMOVQ   DX, X13
+	MOVQ    aad1+56(FP), DX
+	VPINSRQ $0x01, DX, X13, X13
 	VPSHUFB X31, X13, X13
 	MOVQ    $-16, DX
 
@@ -23589,7 +23599,7 @@ hashed:
 	MOVQ       n+24(FP), R9
 	SHLQ       $0x03, R9
 	VMOVQ      R9, X15
-	MOVQ       aadLen+48(FP), R9
+	MOVQ       aadLen+64(FP), R9
 	SHLQ       $0x03, R9
 	VPINSRQ    $0x01, R9, X15, X15
 	VPXORQ     X0, X0, X0
@@ -23630,7 +23640,7 @@ reduce:
 	JNZ           segment
 	VPSHUFB       X31, X13, X13
 	VPXORQ        X14, X13, X13
-	MOVQ          tag+56(FP), DX
+	MOVQ          tag+72(FP), DX
 	VMOVDQU       X13, (DX)
 	VZEROUPPER
 	RET

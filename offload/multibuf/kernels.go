@@ -78,10 +78,11 @@ type gcmKernel struct {
 	size int // bytes of a key
 	// expand writes the key: the AES schedule (15 round keys of 16 bytes) first, then what the kernel needs of the hash key.
 	expand func(key *byte, rounds int)
-	// seal encrypts n bytes at p in place. open decrypts them. Both give the tag of the ciphertext. iv holds the 12 bytes of
-	// the nonce; aad the additional data, aadLen of 8 or 12 bytes, the rest of it
-	// zeros. n may be any number.
-	seal, open func(key *byte, rounds int, p *byte, n int, iv *[16]byte, aad *[16]byte, aadLen int, tag *[16]byte)
+	// seal encrypts n bytes at p in place, open decrypts them; n may be any number. Both write the tag of the ciphertext to
+	// the 16 bytes at tag. The nonce is the first 12 bytes of iv0 and iv1, the additional data the first aadLen of aad0 and
+	// aad1, 8 or 12, both as the machine has them in memory, with zeros after them. In registers, because what was just
+	// written piece by piece would be waited for.
+	seal, open func(key *byte, rounds int, p *byte, n int, iv0, iv1, aad0, aad1 uint64, aadLen int, tag *byte)
 }
 
 // Limits on lanes, which size a lane's scratch.

@@ -20,22 +20,22 @@ var avx512 = level{
 	kernels: kernels{
 		detail: "VAES, AVX-512",
 		aesEnc: []cbcKernel{
-			{lanes: 4, cost: 42, shared: cbcEncryptShared4AVX512, mixed: cbcEncryptMixed4AVX512},
-			{lanes: 8, cost: 44, shared: cbcEncryptShared8AVX512, mixed: cbcEncryptMixed8AVX512},
+			{lanes: 4, cost: 47, shared: cbcEncryptShared4AVX512, mixed: cbcEncryptMixed4AVX512},
+			{lanes: 8, cost: 48, shared: cbcEncryptShared8AVX512, mixed: cbcEncryptMixed8AVX512},
 			{lanes: 16, cost: 50, shared: cbcEncryptShared16AVX512, mixed: cbcEncryptMixed16AVX512},
-			{lanes: 32, cost: 75, shared: cbcEncryptShared32AVX512, mixed: cbcEncryptMixed32AVX512},
+			{lanes: 32, cost: 80, shared: cbcEncryptShared32AVX512, mixed: cbcEncryptMixed32AVX512},
 		},
 		aesDec: cbcDecryptAVX512,
 		des:    &des512,
 		gcm:    &gcmKernel{size: 256 + 96*16 + 64, expand: gcmExpandAVX512, seal: gcmSealAVX512, open: gcmOpenAVX512},
 		hash32: [...][]hashKernel[uint32]{
-			offload.HMACMD5:    {{lanes: 16, cost: 512, run: md5x16AVX512, takesWords: true}, {lanes: 32, cost: 520, run: md5x32AVX512, takesWords: true}},
-			offload.HMACSHA1:   {{lanes: 16, cost: 400, run: sha1x16AVX512, takesWords: true}, {lanes: 32, cost: 520, run: sha1x32AVX512, takesWords: true}},
-			offload.HMACSHA256: {{lanes: 16, cost: 700, run: sha256x16AVX512, takesWords: true}, {lanes: 32, cost: 1000, run: sha256x32AVX512, takesWords: true}},
+			offload.HMACMD5:    {{lanes: 16, cost: 560, run: md5x16AVX512, takesWords: true}, {lanes: 32, cost: 575, run: md5x32AVX512, takesWords: true}},
+			offload.HMACSHA1:   {{lanes: 16, cost: 450, run: sha1x16AVX512, takesWords: true}, {lanes: 32, cost: 550, run: sha1x32AVX512, takesWords: true}},
+			offload.HMACSHA256: {{lanes: 16, cost: 715, run: sha256x16AVX512, takesWords: true}, {lanes: 32, cost: 1010, run: sha256x32AVX512, takesWords: true}},
 			offload.HMACSHA512: nil,
 		},
 		hash64: []hashKernel[uint64]{
-			{lanes: 8, cost: 800, run: sha512x8AVX512, takesWords: true}, {lanes: 16, cost: 1200, run: sha512x16AVX512, takesWords: true},
+			{lanes: 8, cost: 900, run: sha512x8AVX512, takesWords: true}, {lanes: 16, cost: 1285, run: sha512x16AVX512, takesWords: true},
 		},
 		single: [...]int{
 			offload.HMACMD5: 340, offload.HMACSHA1: 130, offload.HMACSHA256: 130, offload.HMACSHA384: 470, offload.HMACSHA512: 470,

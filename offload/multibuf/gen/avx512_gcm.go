@@ -107,7 +107,7 @@ func gcm512(seal bool) {
 	if seal {
 		name = "gcmSealAVX512"
 	}
-	TEXT(name, NOSPLIT, "func(key *byte, rounds int, p *byte, n int, iv *[16]byte, aad *[16]byte, aadLen int, tag *[16]byte)")
+	TEXT(name, NOSPLIT, "func(key *byte, rounds int, p *byte, n int, iv0, iv1, aad0, aad1 uint64, aadLen int, tag *byte)")
 	Doc("Works on one packet.")
 	key := Load(Param("key"), RAX)
 	rounds := Load(Param("rounds"), RBX)
@@ -126,9 +126,15 @@ func gcm512(seal bool) {
 	tmpX := [4]VecPhysical{X9, X10, X11, X12}
 	pending, first := X13, X14 // the block that a segment begins with; the first counter block, encrypted
 
+	pair := func(x VecPhysical, param string) {
+		Load(Param(param+"0"), RDX)
+		VMOVQ(RDX, x)
+		Load(Param(param+"1"), RDX)
+		VPINSRQ(U8(1), RDX, x, x)
+	}
 	// Counters, turned around: the number is the lowest word. The first one is for the tag (SP 800-38D section 7.1).
-	Load(Param("iv"), RDX)
-	VBROADCASTI32X4(at(RDX, 0), zmm[counter])
+	pair(xmm[counter], "iv")
+	VSHUFI64X2(U8(0), zmm[counter], zmm[counter], zmm[counter])
 	VPSHUFB(zmm[turn], zmm[counter], zmm[counter])
 	VPADDD(table("gcmFirst", 32, []uint64{2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0}), zmm[counter], zmm[counter])
 	VMOVDQU64(table("gcmFour", 32, []uint64{4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0}), zmm[four])
@@ -140,8 +146,7 @@ func gcm512(seal bool) {
 		func(r int) { VAESENCLAST(xmm[firstKey+r], first, first) })
 
 	// The additional data are the block before the first, so their power is one higher.
-	Load(Param("aad"), RDX)
-	VMOVDQU(at(RDX, 0), pending)
+	pair(pending, "aad")
 	VPSHUFB(xmm[turn], pending, pending)
 	before, power, segment := RDX, RDI, R8
 	MOVQ(I32(-16), before)
