@@ -5,7 +5,7 @@ import "slices"
 // cbcLanes are the lanes of AES-CBC encryption.
 type cbcLanes struct {
 	ptrs  []uintptr
-	left  [maxCBCLanes]int // blocks; 0: the lane has nothing to do
+	end   [maxCBCLanes]int // when the lane's packet ends, in blocks since the pass began; never: it has nothing to do
 	of    [maxCBCLanes]*session
 	table []byte // round keys of all lanes, if they differ
 	park  []byte // where lanes with nothing to do work
@@ -17,6 +17,18 @@ type chain struct {
 	p      uintptr
 	blocks int
 	s      *session
+}
+
+// never is later than any packet ends.
+const never = 1 << 30
+
+// soonest is when the first of some lanes ends.
+func soonest(ends []int) int {
+	first := never
+	for _, e := range ends {
+		first = min(first, e)
+	}
+	return first
 }
 
 // parkBlocks is how many blocks a lane can do without a packet.
@@ -31,7 +43,7 @@ func newCBCLanes() *cbcLanes {
 	}
 }
 
-// encrypt encrypts the tasks of order, which have keys of one length and are sorted, the longest first.
+// encrypt encrypts the tasks of order, which have keys of one length and are sorted, the longest first, more or less.
 func (c *cbcLanes) encrypt(ks []cbcKernel, tasks []task, order []uint64) {
 	c.chain = c.chain[:0]
 	for _, key := range order {
@@ -40,11 +52,11 @@ func (c *cbcLanes) encrypt(ks []cbcKernel, tasks []task, order []uint64) {
 		c.chain = append(c.chain, chain{address(t.esp[header:]), (t.end - header) / 16, t.s})
 	}
 	for len(c.chain) > 0 {
-		total := 0
+		total, longest := 0, 0
 		for i := range c.chain {
-			total += c.chain[i].blocks
+			total, longest = total+c.chain[i].blocks, max(longest, c.chain[i].blocks)
 		}
-		at := cheapest(len(ks), c.chain[0].blocks, total, func(i int) (lanes, cost int) { return ks[i].lanes, ks[i].cost })
+		at := cheapest(len(ks), longest, total, func(i int) (lanes, cost int) { return ks[i].lanes, ks[i].cost })
 		narrower := 0
 		if at > 0 {
 			narrower = ks[at-1].lanes
@@ -79,51 +91,45 @@ func (c *cbcLanes) pass(k *cbcKernel, narrower int) {
 	if shared {
 		keys, run = &c.chain[0].s.schedule[0], k.shared
 	}
-	next, live := 0, 0
+	next, live, now := 0, 0, 0
 	load := func(lane int) {
 		ch := &c.chain[next]
 		next++
-		c.ptrs[lane], c.left[lane] = ch.p, ch.blocks
+		c.ptrs[lane], c.end[lane] = ch.p, now+ch.blocks
 		if c.of[lane] != ch.s || !shared {
 			c.of[lane] = ch.s
-			for r := 0; !shared && r <= rounds; r++ {
-				copy(c.table[16*(k.lanes*r+lane):][:16], ch.s.schedule[16*r:16*r+16])
+			if !shared {
+				c.setKey(lane, k.lanes, ch.s)
 			}
 		}
 	}
-	for lane := range k.lanes {
-		c.left[lane] = 0
+	ends := c.end[:k.lanes]
+	for lane := range ends {
+		ends[lane] = never
 		if next < len(c.chain) {
 			load(lane)
 			live++
 		}
 	}
 	for live > 0 && (next < len(c.chain) || live > narrower) {
-		step := 1 << 30
-		for _, n := range c.left[:k.lanes] {
-			if n > 0 {
-				step = min(step, n)
-			}
-		}
+		until := soonest(ends)
 		if live < k.lanes {
-			step = min(step, parkBlocks)
-			for lane, n := range c.left[:k.lanes] {
-				if n == 0 {
+			until = min(until, now+parkBlocks)
+			for lane, e := range ends {
+				if e == never {
 					c.ptrs[lane] = address(c.park[16:])
 				}
 			}
 		}
-		run(keys, rounds, &c.ptrs[0], step)
-		for lane := range k.lanes {
-			if c.left[lane] == 0 {
-				continue
-			}
-			if c.left[lane] -= step; c.left[lane] > 0 {
-				continue
-			}
-			if next < len(c.chain) {
+		run(keys, rounds, &c.ptrs[0], until-now)
+		now = until
+		for lane, e := range ends {
+			switch {
+			case e != now:
+			case next < len(c.chain):
 				load(lane)
-			} else {
+			default:
+				ends[lane] = never
 				live--
 			}
 		}
@@ -132,12 +138,23 @@ func (c *cbcLanes) pass(k *cbcKernel, narrower int) {
 		clear(c.table[:16*k.lanes*(rounds+1)])
 	}
 	c.chain = c.chain[:0]
-	for lane, n := range c.left[:k.lanes] {
-		if n > 0 {
-			c.chain = append(c.chain, chain{c.ptrs[lane], n, c.of[lane]})
+	for lane, e := range ends {
+		if e != never {
+			c.chain = append(c.chain, chain{c.ptrs[lane], e - now, c.of[lane]})
 		}
 	}
 	slices.SortFunc(c.chain, func(a, b chain) int { return b.blocks - a.blocks })
+}
+
+// setKey writes a session's round keys into a lane's column of the table.
+func (c *cbcLanes) setKey(lane, lanes int, s *session) {
+	to := c.table[16*lane:]
+	for from := s.schedule[:16*(s.rounds+1)]; ; to = to[16*lanes:] {
+		*(*[16]byte)(to) = [16]byte(from)
+		if from = from[16:]; len(from) == 0 {
+			return
+		}
+	}
 }
 
 // decryptCBC decrypts the tasks of order, one after the other: within a packet the blocks do not depend on each other.

@@ -12,7 +12,7 @@ type desLanes struct {
 	k      *desKernel
 	ptrs   []uintptr
 	chain  []uint64
-	left   [maxDESLanes]int // blocks; 0: the lane has nothing to do
+	end    [maxDESLanes]int // when the lane's piece ends, in blocks since the beginning; never: it has nothing to do
 	table  []byte           // keys of all lanes, if they differ
 	park   []byte           // where lanes with nothing to do work
 	pieces []piece
@@ -83,49 +83,42 @@ func (d *desLanes) run(dir offload.Direction) {
 	case dir == offload.Open:
 		run = d.k.decMixed
 	}
-	next, live := 0, 0
+	next, live, now := 0, 0, 0
 	load := func(lane int) {
 		p := &d.pieces[next]
 		next++
-		d.ptrs[lane], d.chain[lane], d.left[lane] = p.p, p.iv, p.blocks
+		d.ptrs[lane], d.chain[lane], d.end[lane] = p.p, p.iv, now+p.blocks
 		if !shared {
 			d.k.put(d.table, lane, p.s.schedule)
 		}
 	}
-	lanes := d.k.lanes
-	for lane := range lanes {
-		d.left[lane] = 0
+	ends := d.end[:d.k.lanes]
+	for lane := range ends {
+		ends[lane] = never
 		if next < len(d.pieces) {
 			load(lane)
 			live++
 		}
 	}
 	for live > 0 {
-		step := 1 << 30
-		for _, n := range d.left[:lanes] {
-			if n > 0 {
-				step = min(step, n)
-			}
-		}
-		if live < lanes {
-			step = min(step, parkBlocks)
-			for lane, n := range d.left[:lanes] {
-				if n == 0 {
+		until := soonest(ends)
+		if live < len(ends) {
+			until = min(until, now+parkBlocks)
+			for lane, e := range ends {
+				if e == never {
 					d.ptrs[lane] = address(d.park)
 				}
 			}
 		}
-		run(keys, &d.chain[0], &d.ptrs[0], step)
-		for lane := range lanes {
-			if d.left[lane] == 0 {
-				continue
-			}
-			if d.left[lane] -= step; d.left[lane] > 0 {
-				continue
-			}
-			if next < len(d.pieces) {
+		run(keys, &d.chain[0], &d.ptrs[0], until-now)
+		now = until
+		for lane, e := range ends {
+			switch {
+			case e != now:
+			case next < len(d.pieces):
 				load(lane)
-			} else {
+			default:
+				ends[lane] = never
 				live--
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"hash"
 	"math/bits"
+	"slices"
 	"unsafe"
 
 	"culvert/offload"
@@ -20,7 +21,8 @@ import (
 type macLanes[T uint32 | uint64] struct {
 	state []T // [word][lane]
 	ptrs  []uintptr
-	left  [maxHashLanes]int  // blocks of this piece; 0: the lane has nothing to do
+	now   int                // blocks since the beginning
+	end   [maxHashLanes]int  // when the lane's piece ends; never: it has nothing to do
 	tail  [maxHashLanes]bool // this piece is the tail
 	of    [maxHashLanes]int  // which of order
 	tails []byte             // two blocks a lane
@@ -90,44 +92,40 @@ func (m *macLanes[T]) setState(lane, lanes int, from *[8]uint64, words int) {
 func (m *macLanes[T]) inner(k, outer *hashKernel[T], a *hmacHash, tasks []task, order []uint64) {
 	lanes, shift := k.lanes, a.shift()
 	next, live := 0, 0
+	m.now = 0
 	load := func(lane int) {
 		t := &tasks[taskOf(order[next])]
 		m.of[lane] = next
 		next++
 		m.setState(lane, lanes, &t.s.inner, a.words)
 		if n := t.end >> shift; n > 0 {
-			m.ptrs[lane], m.left[lane], m.tail[lane] = address(t.esp), n, false
+			m.ptrs[lane], m.end[lane], m.tail[lane] = address(t.esp), m.now+n, false
 		} else {
 			m.loadTail(lane, a, t)
 		}
 	}
-	for lane := range lanes {
-		m.left[lane] = 0
+	ends := m.end[:lanes]
+	for lane := range ends {
+		ends[lane] = never
 		if next < len(order) {
 			load(lane)
 			live++
 		}
 	}
 	for live > 0 {
-		step, busy := 1<<30, 0
-		for lane, n := range m.left[:lanes] {
-			if n > 0 {
-				step, busy = min(step, n), lane
-			}
-		}
-		if live < lanes {
-			for lane, n := range m.left[:lanes] {
-				if n == 0 {
+		until := soonest(ends)
+		if live < lanes { // idle lanes read along with a busy one
+			busy := slices.Index(ends, until)
+			for lane, e := range ends {
+				if e == never {
 					m.ptrs[lane] = m.ptrs[busy]
 				}
 			}
 		}
-		k.run(&m.state[0], &m.ptrs[0], step, nil)
-		for lane := range lanes {
-			if m.left[lane] == 0 {
-				continue
-			}
-			if m.left[lane] -= step; m.left[lane] > 0 {
+		k.run(&m.state[0], &m.ptrs[0], until-m.now, nil)
+		m.now = until
+		for lane, e := range ends {
+			if e != until {
 				continue
 			}
 			if !m.tail[lane] {
@@ -142,6 +140,7 @@ func (m *macLanes[T]) inner(k, outer *hashKernel[T], a *hmacHash, tasks []task, 
 			if next < len(order) {
 				load(lane)
 			} else {
+				ends[lane] = never
 				live--
 			}
 		}
@@ -166,7 +165,7 @@ func (m *macLanes[T]) loadTail(lane int, a *hmacHash, t *task) {
 		blocks = 2
 	}
 	putLength(tail[:blocks*block], a, length)
-	m.ptrs[lane], m.left[lane], m.tail[lane] = address(tail), blocks, true
+	m.ptrs[lane], m.end[lane], m.tail[lane] = address(tail), m.now+blocks, true
 }
 
 // clear64 clears memory that is a multiple of 64 bytes long; unlike clear, it is a few instructions and no call.

@@ -22,7 +22,8 @@ type task struct {
 type workshop struct {
 	k     *kernels
 	tasks []task   // those of this window, in the jobs' order
-	order []uint64 // numbers of tasks to be sorted, see sortKey
+	order []uint64 // tasks in the order to work on them, see taskOf
+	spare []uint64 // memory to sort in
 	held  []*session
 	cbc   *cbcLanes
 	des   *desLanes
@@ -38,6 +39,7 @@ func newWorkshop(k *kernels) *workshop {
 		k:     k,
 		tasks: make([]task, 0, window),
 		order: make([]uint64, 0, window),
+		spare: make([]uint64, 0, window),
 		held:  make([]*session, 0, window),
 		mac32: newMACLanes[uint32](),
 		mac64: newMACLanes[uint64](),
@@ -76,8 +78,8 @@ func (w *workshop) run(dir offload.Direction, jobs []offload.Job) {
 	w.held, w.tasks = w.held[:0], w.tasks[:0]
 }
 
-// admit checks the jobs and makes tasks of the good ones. Jobs of one session usually follow each other, so it is held once
-// for all of them.
+// admit checks the jobs and makes tasks of the good ones. A session is held once for all its jobs, as far as it is found
+// quickly that it is held.
 func (w *workshop) admit(dir offload.Direction, jobs []offload.Job) {
 	var last *session
 	for i := range jobs {
@@ -87,14 +89,14 @@ func (w *workshop) admit(dir offload.Direction, jobs []offload.Job) {
 			j.Status = offload.EngineError
 			continue
 		}
-		if s != last {
+		if s != last && !slices.Contains(w.held[max(0, len(w.held)-8):], s) {
 			if !s.hold() {
 				j.Status = offload.EngineError
 				continue
 			}
 			w.held = append(w.held, s)
-			last = s
 		}
+		last = s
 		switch {
 		case s.rest != nil:
 			w.rest.add(j, s.rest)
@@ -107,41 +109,57 @@ func (w *workshop) admit(dir offload.Direction, jobs []offload.Job) {
 	}
 }
 
-// sortKey puts tasks into the order in which they are worked on: by class, the longest first. The task's number is its
-// lowest byte.
-func sortKey(class uint64, length, task int) uint64 {
-	return class<<40 | uint64(1<<31-1-length)<<8 | uint64(task)
-}
+// A key of order is a task's number, with its class above.
+func taskOf(key uint64) int { return int(key & (window - 1)) }
 
-func taskOf(key uint64) int { return int(key & 0xff) }
+const classShift = 32
 
-// A task's number fits into a byte.
-var _ [0]struct{} = [(window - 1) >> 8]struct{}{}
+// A task's number fits below the class, and taskOf's mask is one.
+var _ [0]struct{} = [window & (window - 1)]struct{}{}
 
-// sort puts the tasks that have a good status, and a class that is not 0, into order.
+// sort puts the tasks that have a good status, and a class that is not 0, into order: by class, and in a class the longest
+// first, but for differences of less than 64 bytes or beyond 16 KB, which would not pay.
 func (w *workshop) sort(key func(*task) (class uint64, length int)) {
-	order, last, sorted := w.order[:0], uint64(0), true
+	var count [256]uint8 // of tasks, by length; window is less than 256
+	order, last, sorted, mixed := w.order[:0], 0, true, false
 	for i := range w.tasks {
 		t := &w.tasks[i]
 		class, length := key(t)
 		if class == 0 || t.job.Status != offload.OK {
 			continue
 		}
-		k := sortKey(class, length, i)
-		sorted = sorted && k > last
-		last = k
+		size := 255 - min(length>>6, 255)
+		count[size]++
+		sorted = sorted && size >= last
+		last = size
+		k := class<<classShift | uint64(size)<<8 | uint64(i)
+		mixed = mixed || len(order) > 0 && (k^order[0])>>classShift != 0
 		order = append(order, k)
 	}
-	if !sorted { // packets of one length are
-		slices.Sort(order)
-	}
 	w.order = order
+	switch {
+	case mixed:
+		slices.Sort(order)
+	case !sorted: // packets of one length are
+		place := uint8(0)
+		for size, n := range count {
+			count[size] = place
+			place += n
+		}
+		w.spare = w.spare[:len(order)]
+		for _, k := range order {
+			size := k >> 8 & 255
+			w.spare[count[size]] = k
+			count[size]++
+		}
+		w.order, w.spare = w.spare, order
+	}
 }
 
 // nextClass cuts the first class off sorted keys.
 func nextClass(order []uint64) (first, others []uint64) {
 	n := 1
-	for n < len(order) && order[n]>>40 == order[0]>>40 {
+	for n < len(order) && order[n]>>classShift == order[0]>>classShift {
 		n++
 	}
 	return order[:n], order[n:]
