@@ -75,3 +75,6 @@ func gcmSealAVX512(key *byte, rounds int, p *byte, n int, iv0 uint64, iv1 uint64
 
 // Works on one packet.
 func gcmOpenAVX512(key *byte, rounds int, p *byte, n int, iv0 uint64, iv1 uint64, aad0 uint64, aad1 uint64, aadLen int, tag *byte)
+
+// Clears the vector registers.
+func forgetAVX512()

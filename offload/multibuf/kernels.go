@@ -27,6 +27,9 @@ type kernels struct {
 	hash32 [offload.HMACSHA512 + 1][]hashKernel[uint32]
 	hash64 []hashKernel[uint64]
 	single [offload.HMACSHA512 + 1]int
+
+	// forget clears the registers that kernels leave keys in; it is called after every window.
+	forget func()
 }
 
 // cbcKernel encrypts several packets with AES-CBC, in place.
@@ -116,6 +119,9 @@ func (k *kernels) inherit(from *kernels, name Level) {
 		if k.single[a] == 0 {
 			k.single[a] = from.single[a]
 		}
+	}
+	if k.forget == nil {
+		k.forget = from.forget
 	}
 	if k.hash64 == nil {
 		k.hash64 = from.hash64

@@ -415,6 +415,12 @@ func TestKernels(t *testing.T) {
 					t.tripleDES(k.des)
 				})
 			}
+			if k.forget != nil {
+				run("forget", func(t *kernelTest) {
+					t.mark(k.forget)
+					k.forget() // what is in registers, Go cannot look at
+				})
+			}
 			if k.gcm != nil {
 				run("gcm", func(t *kernelTest) { t.gcm(k.gcm) })
 			}

@@ -37,6 +37,7 @@ var avx512 = level{
 		hash64: []hashKernel[uint64]{
 			{lanes: 8, cost: 900, run: sha512x8AVX512, takesWords: true}, {lanes: 16, cost: 1285, run: sha512x16AVX512, takesWords: true},
 		},
+		forget: forgetAVX512,
 		single: [...]int{
 			offload.HMACMD5: 340, offload.HMACSHA1: 130, offload.HMACSHA256: 130, offload.HMACSHA384: 470, offload.HMACSHA512: 470,
 		},

@@ -67,6 +67,9 @@ func (w *workshop) run(dir offload.Direction, jobs []offload.Job) {
 			w.authenticate(dir)
 			w.crypt(dir)
 		}
+		if w.k.forget != nil {
+			w.k.forget()
+		}
 	}
 	w.rest.run(dir)
 	for _, s := range w.held {

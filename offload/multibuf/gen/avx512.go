@@ -20,4 +20,5 @@ func avx512() {
 	gcmExpand512()
 	gcm512(true)
 	gcm512(false)
+	forget512()
 }

@@ -45,3 +45,14 @@ func advance512(ptrs, off Register, n, tmp int) {
 		VMOVDQU64(zmm[tmp+1], at(ptrs, 8*i))
 	}
 }
+
+// forget512 clears the vector registers.
+func forget512() {
+	TEXT("forgetAVX512", NOSPLIT, "func()")
+	Doc("Clears the vector registers.")
+	VZEROALL() // the lower sixteen
+	for _, z := range zmm[16:] {
+		VPXORQ(z, z, z)
+	}
+	RET()
+}
