@@ -54,3 +54,9 @@ func sha256x8AVX2(state *uint32, ptrs *uintptr, blocks int)
 
 // Compresses blocks of 4 messages.
 func sha512x4AVX2(state *uint64, ptrs *uintptr, blocks int)
+
+// Encrypts 256 packets or pieces of them.
+func des3EncryptAVX2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
+// Decrypts 256 packets or pieces of them.
+func des3DecryptAVX2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)

@@ -13554,3392 +13554,3392 @@ block:
 	VPXOR        Y2, Y1, Y9
 	VPADDD       (DI), Y7, Y7
 	VPADDD       (R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y4, Y11
+	VPSRLD       $0x0b, Y4, Y12
+	VPSLLD       $0x15, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y4, Y12
+	VPSLLD       $0x1a, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y7, Y7
+	VPADDD       Y14, Y7, Y7
 	VPADDD       Y10, Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y0, Y11
+	VPSRLD       $0x0d, Y0, Y12
+	VPSLLD       $0x13, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y0, Y12
+	VPSLLD       $0x1e, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y7, Y7
 	VPADDD       Y10, Y7, Y7
 	VPADDD       32(DI), Y6, Y6
 	VPADDD       32(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y3, Y11
+	VPSRLD       $0x0b, Y3, Y12
+	VPSLLD       $0x15, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y3, Y12
+	VPSLLD       $0x1a, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y6, Y6
+	VPADDD       Y14, Y6, Y6
 	VPADDD       Y10, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y7, Y11
+	VPSRLD       $0x0d, Y7, Y12
+	VPSLLD       $0x13, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y7, Y12
+	VPSLLD       $0x1e, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y6, Y6
 	VPADDD       Y10, Y6, Y6
 	VPADDD       64(DI), Y5, Y5
 	VPADDD       64(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y2, Y11
+	VPSRLD       $0x0b, Y2, Y12
+	VPSLLD       $0x15, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y2, Y12
+	VPSLLD       $0x1a, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y5, Y5
+	VPADDD       Y14, Y5, Y5
 	VPADDD       Y10, Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y6, Y11
+	VPSRLD       $0x0d, Y6, Y12
+	VPSLLD       $0x13, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y6, Y12
+	VPSLLD       $0x1e, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y5, Y5
 	VPADDD       Y10, Y5, Y5
 	VPADDD       96(DI), Y4, Y4
 	VPADDD       96(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y1, Y11
+	VPSRLD       $0x0b, Y1, Y12
+	VPSLLD       $0x15, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y1, Y12
+	VPSLLD       $0x1a, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y4, Y4
+	VPADDD       Y14, Y4, Y4
 	VPADDD       Y10, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y5, Y11
+	VPSRLD       $0x0d, Y5, Y12
+	VPSLLD       $0x13, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y5, Y12
+	VPSLLD       $0x1e, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y4, Y4
 	VPADDD       Y10, Y4, Y4
 	VPADDD       128(DI), Y3, Y3
 	VPADDD       128(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y0, Y11
+	VPSRLD       $0x0b, Y0, Y12
+	VPSLLD       $0x15, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y0, Y12
+	VPSLLD       $0x1a, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y3, Y3
+	VPADDD       Y14, Y3, Y3
 	VPADDD       Y10, Y3, Y3
 	VPADDD       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y4, Y11
+	VPSRLD       $0x0d, Y4, Y12
+	VPSLLD       $0x13, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y4, Y12
+	VPSLLD       $0x1e, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y3, Y3
 	VPADDD       Y10, Y3, Y3
 	VPADDD       160(DI), Y2, Y2
 	VPADDD       160(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y7, Y11
+	VPSRLD       $0x0b, Y7, Y12
+	VPSLLD       $0x15, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y7, Y12
+	VPSLLD       $0x1a, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y2, Y2
+	VPADDD       Y14, Y2, Y2
 	VPADDD       Y10, Y2, Y2
 	VPADDD       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y3, Y11
+	VPSRLD       $0x0d, Y3, Y12
+	VPSLLD       $0x13, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y3, Y12
+	VPSLLD       $0x1e, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y2, Y2
 	VPADDD       Y10, Y2, Y2
 	VPADDD       192(DI), Y1, Y1
 	VPADDD       192(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y6, Y11
+	VPSRLD       $0x0b, Y6, Y12
+	VPSLLD       $0x15, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y6, Y12
+	VPSLLD       $0x1a, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y1, Y1
+	VPADDD       Y14, Y1, Y1
 	VPADDD       Y10, Y1, Y1
 	VPADDD       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y2, Y11
+	VPSRLD       $0x0d, Y2, Y12
+	VPSLLD       $0x13, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y2, Y12
+	VPSLLD       $0x1e, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y1, Y1
 	VPADDD       Y10, Y1, Y1
 	VPADDD       224(DI), Y0, Y0
 	VPADDD       224(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y5, Y11
+	VPSRLD       $0x0b, Y5, Y12
+	VPSLLD       $0x15, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y5, Y12
+	VPSLLD       $0x1a, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y0, Y0
+	VPADDD       Y14, Y0, Y0
 	VPADDD       Y10, Y0, Y0
 	VPADDD       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y1, Y11
+	VPSRLD       $0x0d, Y1, Y12
+	VPSLLD       $0x13, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y1, Y12
+	VPSLLD       $0x1e, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y0, Y0
 	VPADDD       Y10, Y0, Y0
 	VPADDD       256(DI), Y7, Y7
 	VPADDD       256(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y4, Y11
+	VPSRLD       $0x0b, Y4, Y12
+	VPSLLD       $0x15, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y4, Y12
+	VPSLLD       $0x1a, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y7, Y7
+	VPADDD       Y14, Y7, Y7
 	VPADDD       Y10, Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y0, Y11
+	VPSRLD       $0x0d, Y0, Y12
+	VPSLLD       $0x13, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y0, Y12
+	VPSLLD       $0x1e, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y7, Y7
 	VPADDD       Y10, Y7, Y7
 	VPADDD       288(DI), Y6, Y6
 	VPADDD       288(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y3, Y11
+	VPSRLD       $0x0b, Y3, Y12
+	VPSLLD       $0x15, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y3, Y12
+	VPSLLD       $0x1a, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y6, Y6
+	VPADDD       Y14, Y6, Y6
 	VPADDD       Y10, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y7, Y11
+	VPSRLD       $0x0d, Y7, Y12
+	VPSLLD       $0x13, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y7, Y12
+	VPSLLD       $0x1e, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y6, Y6
 	VPADDD       Y10, Y6, Y6
 	VPADDD       320(DI), Y5, Y5
 	VPADDD       320(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y2, Y11
+	VPSRLD       $0x0b, Y2, Y12
+	VPSLLD       $0x15, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y2, Y12
+	VPSLLD       $0x1a, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y5, Y5
+	VPADDD       Y14, Y5, Y5
 	VPADDD       Y10, Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y6, Y11
+	VPSRLD       $0x0d, Y6, Y12
+	VPSLLD       $0x13, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y6, Y12
+	VPSLLD       $0x1e, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y5, Y5
 	VPADDD       Y10, Y5, Y5
 	VPADDD       352(DI), Y4, Y4
 	VPADDD       352(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y1, Y11
+	VPSRLD       $0x0b, Y1, Y12
+	VPSLLD       $0x15, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y1, Y12
+	VPSLLD       $0x1a, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y4, Y4
+	VPADDD       Y14, Y4, Y4
 	VPADDD       Y10, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y5, Y11
+	VPSRLD       $0x0d, Y5, Y12
+	VPSLLD       $0x13, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y5, Y12
+	VPSLLD       $0x1e, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y4, Y4
 	VPADDD       Y10, Y4, Y4
 	VPADDD       384(DI), Y3, Y3
 	VPADDD       384(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y0, Y11
+	VPSRLD       $0x0b, Y0, Y12
+	VPSLLD       $0x15, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y0, Y12
+	VPSLLD       $0x1a, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y3, Y3
+	VPADDD       Y14, Y3, Y3
 	VPADDD       Y10, Y3, Y3
 	VPADDD       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y4, Y11
+	VPSRLD       $0x0d, Y4, Y12
+	VPSLLD       $0x13, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y4, Y12
+	VPSLLD       $0x1e, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y3, Y3
 	VPADDD       Y10, Y3, Y3
 	VPADDD       416(DI), Y2, Y2
 	VPADDD       416(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y7, Y11
+	VPSRLD       $0x0b, Y7, Y12
+	VPSLLD       $0x15, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y7, Y12
+	VPSLLD       $0x1a, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y2, Y2
+	VPADDD       Y14, Y2, Y2
 	VPADDD       Y10, Y2, Y2
 	VPADDD       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y3, Y11
+	VPSRLD       $0x0d, Y3, Y12
+	VPSLLD       $0x13, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y3, Y12
+	VPSLLD       $0x1e, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y2, Y2
 	VPADDD       Y10, Y2, Y2
 	VPADDD       448(DI), Y1, Y1
 	VPADDD       448(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y6, Y11
+	VPSRLD       $0x0b, Y6, Y12
+	VPSLLD       $0x15, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y6, Y12
+	VPSLLD       $0x1a, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y1, Y1
+	VPADDD       Y14, Y1, Y1
 	VPADDD       Y10, Y1, Y1
 	VPADDD       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y2, Y11
+	VPSRLD       $0x0d, Y2, Y12
+	VPSLLD       $0x13, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y2, Y12
+	VPSLLD       $0x1e, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y1, Y1
 	VPADDD       Y10, Y1, Y1
 	VPADDD       480(DI), Y0, Y0
 	VPADDD       480(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y5, Y11
+	VPSRLD       $0x0b, Y5, Y12
+	VPSLLD       $0x15, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y5, Y12
+	VPSLLD       $0x1a, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y0, Y0
+	VPADDD       Y14, Y0, Y0
 	VPADDD       Y10, Y0, Y0
 	VPADDD       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y1, Y11
+	VPSRLD       $0x0d, Y1, Y12
+	VPSLLD       $0x13, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y1, Y12
+	VPSLLD       $0x1e, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y0, Y0
 	VPADDD       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      32(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y13
+	VMOVDQA      448(DI), Y14
 	VPADDD       288(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, (DI)
 	VPADDD       Y10, Y7, Y7
 	VPADDD       512(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y4, Y11
+	VPSRLD       $0x0b, Y4, Y12
+	VPSLLD       $0x15, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y4, Y12
+	VPSLLD       $0x1a, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y7, Y7
+	VPADDD       Y14, Y7, Y7
 	VPADDD       Y10, Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y0, Y11
+	VPSRLD       $0x0d, Y0, Y12
+	VPSLLD       $0x13, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y0, Y12
+	VPSLLD       $0x1e, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y7, Y7
 	VPADDD       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      64(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y13
+	VMOVDQA      480(DI), Y14
 	VPADDD       320(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 32(DI)
 	VPADDD       Y10, Y6, Y6
 	VPADDD       544(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y3, Y11
+	VPSRLD       $0x0b, Y3, Y12
+	VPSLLD       $0x15, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y3, Y12
+	VPSLLD       $0x1a, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y6, Y6
+	VPADDD       Y14, Y6, Y6
 	VPADDD       Y10, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y7, Y11
+	VPSRLD       $0x0d, Y7, Y12
+	VPSLLD       $0x13, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y7, Y12
+	VPSLLD       $0x1e, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y6, Y6
 	VPADDD       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      96(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y13
+	VMOVDQA      (DI), Y14
 	VPADDD       352(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 64(DI)
 	VPADDD       Y10, Y5, Y5
 	VPADDD       576(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y2, Y11
+	VPSRLD       $0x0b, Y2, Y12
+	VPSLLD       $0x15, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y2, Y12
+	VPSLLD       $0x1a, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y5, Y5
+	VPADDD       Y14, Y5, Y5
 	VPADDD       Y10, Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y6, Y11
+	VPSRLD       $0x0d, Y6, Y12
+	VPSLLD       $0x13, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y6, Y12
+	VPSLLD       $0x1e, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y5, Y5
 	VPADDD       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      128(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y13
+	VMOVDQA      32(DI), Y14
 	VPADDD       384(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 96(DI)
 	VPADDD       Y10, Y4, Y4
 	VPADDD       608(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y1, Y11
+	VPSRLD       $0x0b, Y1, Y12
+	VPSLLD       $0x15, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y1, Y12
+	VPSLLD       $0x1a, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y4, Y4
+	VPADDD       Y14, Y4, Y4
 	VPADDD       Y10, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y5, Y11
+	VPSRLD       $0x0d, Y5, Y12
+	VPSLLD       $0x13, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y5, Y12
+	VPSLLD       $0x1e, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y4, Y4
 	VPADDD       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      160(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y13
+	VMOVDQA      64(DI), Y14
 	VPADDD       416(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 128(DI)
 	VPADDD       Y10, Y3, Y3
 	VPADDD       640(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y0, Y11
+	VPSRLD       $0x0b, Y0, Y12
+	VPSLLD       $0x15, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y0, Y12
+	VPSLLD       $0x1a, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y3, Y3
+	VPADDD       Y14, Y3, Y3
 	VPADDD       Y10, Y3, Y3
 	VPADDD       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y4, Y11
+	VPSRLD       $0x0d, Y4, Y12
+	VPSLLD       $0x13, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y4, Y12
+	VPSLLD       $0x1e, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y3, Y3
 	VPADDD       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      192(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y13
+	VMOVDQA      96(DI), Y14
 	VPADDD       448(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 160(DI)
 	VPADDD       Y10, Y2, Y2
 	VPADDD       672(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y7, Y11
+	VPSRLD       $0x0b, Y7, Y12
+	VPSLLD       $0x15, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y7, Y12
+	VPSLLD       $0x1a, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y2, Y2
+	VPADDD       Y14, Y2, Y2
 	VPADDD       Y10, Y2, Y2
 	VPADDD       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y3, Y11
+	VPSRLD       $0x0d, Y3, Y12
+	VPSLLD       $0x13, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y3, Y12
+	VPSLLD       $0x1e, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y2, Y2
 	VPADDD       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      224(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y13
+	VMOVDQA      128(DI), Y14
 	VPADDD       480(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 192(DI)
 	VPADDD       Y10, Y1, Y1
 	VPADDD       704(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y6, Y11
+	VPSRLD       $0x0b, Y6, Y12
+	VPSLLD       $0x15, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y6, Y12
+	VPSLLD       $0x1a, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y1, Y1
+	VPADDD       Y14, Y1, Y1
 	VPADDD       Y10, Y1, Y1
 	VPADDD       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y2, Y11
+	VPSRLD       $0x0d, Y2, Y12
+	VPSLLD       $0x13, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y2, Y12
+	VPSLLD       $0x1e, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y1, Y1
 	VPADDD       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      256(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y13
+	VMOVDQA      160(DI), Y14
 	VPADDD       (DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 224(DI)
 	VPADDD       Y10, Y0, Y0
 	VPADDD       736(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y5, Y11
+	VPSRLD       $0x0b, Y5, Y12
+	VPSLLD       $0x15, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y5, Y12
+	VPSLLD       $0x1a, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y0, Y0
+	VPADDD       Y14, Y0, Y0
 	VPADDD       Y10, Y0, Y0
 	VPADDD       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y1, Y11
+	VPSRLD       $0x0d, Y1, Y12
+	VPSLLD       $0x13, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y1, Y12
+	VPSLLD       $0x1e, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y0, Y0
 	VPADDD       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      288(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y13
+	VMOVDQA      192(DI), Y14
 	VPADDD       32(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 256(DI)
 	VPADDD       Y10, Y7, Y7
 	VPADDD       768(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y4, Y11
+	VPSRLD       $0x0b, Y4, Y12
+	VPSLLD       $0x15, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y4, Y12
+	VPSLLD       $0x1a, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y7, Y7
+	VPADDD       Y14, Y7, Y7
 	VPADDD       Y10, Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y0, Y11
+	VPSRLD       $0x0d, Y0, Y12
+	VPSLLD       $0x13, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y0, Y12
+	VPSLLD       $0x1e, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y7, Y7
 	VPADDD       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      320(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y13
+	VMOVDQA      224(DI), Y14
 	VPADDD       64(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 288(DI)
 	VPADDD       Y10, Y6, Y6
 	VPADDD       800(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y3, Y11
+	VPSRLD       $0x0b, Y3, Y12
+	VPSLLD       $0x15, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y3, Y12
+	VPSLLD       $0x1a, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y6, Y6
+	VPADDD       Y14, Y6, Y6
 	VPADDD       Y10, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y7, Y11
+	VPSRLD       $0x0d, Y7, Y12
+	VPSLLD       $0x13, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y7, Y12
+	VPSLLD       $0x1e, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y6, Y6
 	VPADDD       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      352(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y13
+	VMOVDQA      256(DI), Y14
 	VPADDD       96(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 320(DI)
 	VPADDD       Y10, Y5, Y5
 	VPADDD       832(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y2, Y11
+	VPSRLD       $0x0b, Y2, Y12
+	VPSLLD       $0x15, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y2, Y12
+	VPSLLD       $0x1a, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y5, Y5
+	VPADDD       Y14, Y5, Y5
 	VPADDD       Y10, Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y6, Y11
+	VPSRLD       $0x0d, Y6, Y12
+	VPSLLD       $0x13, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y6, Y12
+	VPSLLD       $0x1e, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y5, Y5
 	VPADDD       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      384(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y13
+	VMOVDQA      288(DI), Y14
 	VPADDD       128(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 352(DI)
 	VPADDD       Y10, Y4, Y4
 	VPADDD       864(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y1, Y11
+	VPSRLD       $0x0b, Y1, Y12
+	VPSLLD       $0x15, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y1, Y12
+	VPSLLD       $0x1a, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y4, Y4
+	VPADDD       Y14, Y4, Y4
 	VPADDD       Y10, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y5, Y11
+	VPSRLD       $0x0d, Y5, Y12
+	VPSLLD       $0x13, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y5, Y12
+	VPSLLD       $0x1e, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y4, Y4
 	VPADDD       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      416(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y13
+	VMOVDQA      320(DI), Y14
 	VPADDD       160(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 384(DI)
 	VPADDD       Y10, Y3, Y3
 	VPADDD       896(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y0, Y11
+	VPSRLD       $0x0b, Y0, Y12
+	VPSLLD       $0x15, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y0, Y12
+	VPSLLD       $0x1a, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y3, Y3
+	VPADDD       Y14, Y3, Y3
 	VPADDD       Y10, Y3, Y3
 	VPADDD       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y4, Y11
+	VPSRLD       $0x0d, Y4, Y12
+	VPSLLD       $0x13, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y4, Y12
+	VPSLLD       $0x1e, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y3, Y3
 	VPADDD       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      448(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y13
+	VMOVDQA      352(DI), Y14
 	VPADDD       192(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 416(DI)
 	VPADDD       Y10, Y2, Y2
 	VPADDD       928(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y7, Y11
+	VPSRLD       $0x0b, Y7, Y12
+	VPSLLD       $0x15, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y7, Y12
+	VPSLLD       $0x1a, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y2, Y2
+	VPADDD       Y14, Y2, Y2
 	VPADDD       Y10, Y2, Y2
 	VPADDD       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y3, Y11
+	VPSRLD       $0x0d, Y3, Y12
+	VPSLLD       $0x13, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y3, Y12
+	VPSLLD       $0x1e, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y2, Y2
 	VPADDD       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      480(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y13
+	VMOVDQA      384(DI), Y14
 	VPADDD       224(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 448(DI)
 	VPADDD       Y10, Y1, Y1
 	VPADDD       960(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y6, Y11
+	VPSRLD       $0x0b, Y6, Y12
+	VPSLLD       $0x15, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y6, Y12
+	VPSLLD       $0x1a, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y1, Y1
+	VPADDD       Y14, Y1, Y1
 	VPADDD       Y10, Y1, Y1
 	VPADDD       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y2, Y11
+	VPSRLD       $0x0d, Y2, Y12
+	VPSLLD       $0x13, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y2, Y12
+	VPSLLD       $0x1e, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y1, Y1
 	VPADDD       Y10, Y1, Y1
-	VMOVDQA      (DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      (DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y13
+	VMOVDQA      416(DI), Y14
 	VPADDD       256(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 480(DI)
 	VPADDD       Y10, Y0, Y0
 	VPADDD       992(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y5, Y11
+	VPSRLD       $0x0b, Y5, Y12
+	VPSLLD       $0x15, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y5, Y12
+	VPSLLD       $0x1a, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y0, Y0
+	VPADDD       Y14, Y0, Y0
 	VPADDD       Y10, Y0, Y0
 	VPADDD       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y1, Y11
+	VPSRLD       $0x0d, Y1, Y12
+	VPSLLD       $0x13, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y1, Y12
+	VPSLLD       $0x1e, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y0, Y0
 	VPADDD       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      32(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y13
+	VMOVDQA      448(DI), Y14
 	VPADDD       288(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, (DI)
 	VPADDD       Y10, Y7, Y7
 	VPADDD       1024(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y4, Y11
+	VPSRLD       $0x0b, Y4, Y12
+	VPSLLD       $0x15, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y4, Y12
+	VPSLLD       $0x1a, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y7, Y7
+	VPADDD       Y14, Y7, Y7
 	VPADDD       Y10, Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y0, Y11
+	VPSRLD       $0x0d, Y0, Y12
+	VPSLLD       $0x13, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y0, Y12
+	VPSLLD       $0x1e, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y7, Y7
 	VPADDD       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      64(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y13
+	VMOVDQA      480(DI), Y14
 	VPADDD       320(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 32(DI)
 	VPADDD       Y10, Y6, Y6
 	VPADDD       1056(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y3, Y11
+	VPSRLD       $0x0b, Y3, Y12
+	VPSLLD       $0x15, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y3, Y12
+	VPSLLD       $0x1a, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y6, Y6
+	VPADDD       Y14, Y6, Y6
 	VPADDD       Y10, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y7, Y11
+	VPSRLD       $0x0d, Y7, Y12
+	VPSLLD       $0x13, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y7, Y12
+	VPSLLD       $0x1e, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y6, Y6
 	VPADDD       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      96(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y13
+	VMOVDQA      (DI), Y14
 	VPADDD       352(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 64(DI)
 	VPADDD       Y10, Y5, Y5
 	VPADDD       1088(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y2, Y11
+	VPSRLD       $0x0b, Y2, Y12
+	VPSLLD       $0x15, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y2, Y12
+	VPSLLD       $0x1a, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y5, Y5
+	VPADDD       Y14, Y5, Y5
 	VPADDD       Y10, Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y6, Y11
+	VPSRLD       $0x0d, Y6, Y12
+	VPSLLD       $0x13, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y6, Y12
+	VPSLLD       $0x1e, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y5, Y5
 	VPADDD       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      128(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y13
+	VMOVDQA      32(DI), Y14
 	VPADDD       384(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 96(DI)
 	VPADDD       Y10, Y4, Y4
 	VPADDD       1120(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y1, Y11
+	VPSRLD       $0x0b, Y1, Y12
+	VPSLLD       $0x15, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y1, Y12
+	VPSLLD       $0x1a, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y4, Y4
+	VPADDD       Y14, Y4, Y4
 	VPADDD       Y10, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y5, Y11
+	VPSRLD       $0x0d, Y5, Y12
+	VPSLLD       $0x13, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y5, Y12
+	VPSLLD       $0x1e, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y4, Y4
 	VPADDD       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      160(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y13
+	VMOVDQA      64(DI), Y14
 	VPADDD       416(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 128(DI)
 	VPADDD       Y10, Y3, Y3
 	VPADDD       1152(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y0, Y11
+	VPSRLD       $0x0b, Y0, Y12
+	VPSLLD       $0x15, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y0, Y12
+	VPSLLD       $0x1a, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y3, Y3
+	VPADDD       Y14, Y3, Y3
 	VPADDD       Y10, Y3, Y3
 	VPADDD       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y4, Y11
+	VPSRLD       $0x0d, Y4, Y12
+	VPSLLD       $0x13, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y4, Y12
+	VPSLLD       $0x1e, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y3, Y3
 	VPADDD       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      192(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y13
+	VMOVDQA      96(DI), Y14
 	VPADDD       448(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 160(DI)
 	VPADDD       Y10, Y2, Y2
 	VPADDD       1184(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y7, Y11
+	VPSRLD       $0x0b, Y7, Y12
+	VPSLLD       $0x15, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y7, Y12
+	VPSLLD       $0x1a, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y2, Y2
+	VPADDD       Y14, Y2, Y2
 	VPADDD       Y10, Y2, Y2
 	VPADDD       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y3, Y11
+	VPSRLD       $0x0d, Y3, Y12
+	VPSLLD       $0x13, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y3, Y12
+	VPSLLD       $0x1e, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y2, Y2
 	VPADDD       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      224(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y13
+	VMOVDQA      128(DI), Y14
 	VPADDD       480(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 192(DI)
 	VPADDD       Y10, Y1, Y1
 	VPADDD       1216(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y6, Y11
+	VPSRLD       $0x0b, Y6, Y12
+	VPSLLD       $0x15, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y6, Y12
+	VPSLLD       $0x1a, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y1, Y1
+	VPADDD       Y14, Y1, Y1
 	VPADDD       Y10, Y1, Y1
 	VPADDD       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y2, Y11
+	VPSRLD       $0x0d, Y2, Y12
+	VPSLLD       $0x13, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y2, Y12
+	VPSLLD       $0x1e, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y1, Y1
 	VPADDD       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      256(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y13
+	VMOVDQA      160(DI), Y14
 	VPADDD       (DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 224(DI)
 	VPADDD       Y10, Y0, Y0
 	VPADDD       1248(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y5, Y11
+	VPSRLD       $0x0b, Y5, Y12
+	VPSLLD       $0x15, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y5, Y12
+	VPSLLD       $0x1a, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y0, Y0
+	VPADDD       Y14, Y0, Y0
 	VPADDD       Y10, Y0, Y0
 	VPADDD       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y1, Y11
+	VPSRLD       $0x0d, Y1, Y12
+	VPSLLD       $0x13, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y1, Y12
+	VPSLLD       $0x1e, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y0, Y0
 	VPADDD       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      288(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y13
+	VMOVDQA      192(DI), Y14
 	VPADDD       32(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 256(DI)
 	VPADDD       Y10, Y7, Y7
 	VPADDD       1280(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y4, Y11
+	VPSRLD       $0x0b, Y4, Y12
+	VPSLLD       $0x15, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y4, Y12
+	VPSLLD       $0x1a, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y7, Y7
+	VPADDD       Y14, Y7, Y7
 	VPADDD       Y10, Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y0, Y11
+	VPSRLD       $0x0d, Y0, Y12
+	VPSLLD       $0x13, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y0, Y12
+	VPSLLD       $0x1e, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y7, Y7
 	VPADDD       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      320(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y13
+	VMOVDQA      224(DI), Y14
 	VPADDD       64(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 288(DI)
 	VPADDD       Y10, Y6, Y6
 	VPADDD       1312(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y3, Y11
+	VPSRLD       $0x0b, Y3, Y12
+	VPSLLD       $0x15, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y3, Y12
+	VPSLLD       $0x1a, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y6, Y6
+	VPADDD       Y14, Y6, Y6
 	VPADDD       Y10, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y7, Y11
+	VPSRLD       $0x0d, Y7, Y12
+	VPSLLD       $0x13, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y7, Y12
+	VPSLLD       $0x1e, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y6, Y6
 	VPADDD       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      352(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y13
+	VMOVDQA      256(DI), Y14
 	VPADDD       96(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 320(DI)
 	VPADDD       Y10, Y5, Y5
 	VPADDD       1344(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y2, Y11
+	VPSRLD       $0x0b, Y2, Y12
+	VPSLLD       $0x15, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y2, Y12
+	VPSLLD       $0x1a, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y5, Y5
+	VPADDD       Y14, Y5, Y5
 	VPADDD       Y10, Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y6, Y11
+	VPSRLD       $0x0d, Y6, Y12
+	VPSLLD       $0x13, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y6, Y12
+	VPSLLD       $0x1e, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y5, Y5
 	VPADDD       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      384(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y13
+	VMOVDQA      288(DI), Y14
 	VPADDD       128(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 352(DI)
 	VPADDD       Y10, Y4, Y4
 	VPADDD       1376(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y1, Y11
+	VPSRLD       $0x0b, Y1, Y12
+	VPSLLD       $0x15, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y1, Y12
+	VPSLLD       $0x1a, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y4, Y4
+	VPADDD       Y14, Y4, Y4
 	VPADDD       Y10, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y5, Y11
+	VPSRLD       $0x0d, Y5, Y12
+	VPSLLD       $0x13, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y5, Y12
+	VPSLLD       $0x1e, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y4, Y4
 	VPADDD       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      416(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y13
+	VMOVDQA      320(DI), Y14
 	VPADDD       160(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 384(DI)
 	VPADDD       Y10, Y3, Y3
 	VPADDD       1408(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y0, Y11
+	VPSRLD       $0x0b, Y0, Y12
+	VPSLLD       $0x15, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y0, Y12
+	VPSLLD       $0x1a, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y3, Y3
+	VPADDD       Y14, Y3, Y3
 	VPADDD       Y10, Y3, Y3
 	VPADDD       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y4, Y11
+	VPSRLD       $0x0d, Y4, Y12
+	VPSLLD       $0x13, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y4, Y12
+	VPSLLD       $0x1e, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y3, Y3
 	VPADDD       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      448(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y13
+	VMOVDQA      352(DI), Y14
 	VPADDD       192(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 416(DI)
 	VPADDD       Y10, Y2, Y2
 	VPADDD       1440(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y7, Y11
+	VPSRLD       $0x0b, Y7, Y12
+	VPSLLD       $0x15, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y7, Y12
+	VPSLLD       $0x1a, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y2, Y2
+	VPADDD       Y14, Y2, Y2
 	VPADDD       Y10, Y2, Y2
 	VPADDD       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y3, Y11
+	VPSRLD       $0x0d, Y3, Y12
+	VPSLLD       $0x13, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y3, Y12
+	VPSLLD       $0x1e, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y2, Y2
 	VPADDD       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      480(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y13
+	VMOVDQA      384(DI), Y14
 	VPADDD       224(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 448(DI)
 	VPADDD       Y10, Y1, Y1
 	VPADDD       1472(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y6, Y11
+	VPSRLD       $0x0b, Y6, Y12
+	VPSLLD       $0x15, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y6, Y12
+	VPSLLD       $0x1a, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y1, Y1
+	VPADDD       Y14, Y1, Y1
 	VPADDD       Y10, Y1, Y1
 	VPADDD       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y2, Y11
+	VPSRLD       $0x0d, Y2, Y12
+	VPSLLD       $0x13, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y2, Y12
+	VPSLLD       $0x1e, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y1, Y1
 	VPADDD       Y10, Y1, Y1
-	VMOVDQA      (DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      (DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y13
+	VMOVDQA      416(DI), Y14
 	VPADDD       256(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 480(DI)
 	VPADDD       Y10, Y0, Y0
 	VPADDD       1504(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y5, Y11
+	VPSRLD       $0x0b, Y5, Y12
+	VPSLLD       $0x15, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y5, Y12
+	VPSLLD       $0x1a, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y0, Y0
+	VPADDD       Y14, Y0, Y0
 	VPADDD       Y10, Y0, Y0
 	VPADDD       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y1, Y11
+	VPSRLD       $0x0d, Y1, Y12
+	VPSLLD       $0x13, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y1, Y12
+	VPSLLD       $0x1e, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y0, Y0
 	VPADDD       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      32(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y13
+	VMOVDQA      448(DI), Y14
 	VPADDD       288(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, (DI)
 	VPADDD       Y10, Y7, Y7
 	VPADDD       1536(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y4, Y11
+	VPSRLD       $0x0b, Y4, Y12
+	VPSLLD       $0x15, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y4, Y12
+	VPSLLD       $0x1a, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y7, Y7
+	VPADDD       Y14, Y7, Y7
 	VPADDD       Y10, Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y0, Y11
+	VPSRLD       $0x0d, Y0, Y12
+	VPSLLD       $0x13, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y0, Y12
+	VPSLLD       $0x1e, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y7, Y7
 	VPADDD       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      64(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y13
+	VMOVDQA      480(DI), Y14
 	VPADDD       320(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 32(DI)
 	VPADDD       Y10, Y6, Y6
 	VPADDD       1568(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y3, Y11
+	VPSRLD       $0x0b, Y3, Y12
+	VPSLLD       $0x15, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y3, Y12
+	VPSLLD       $0x1a, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y6, Y6
+	VPADDD       Y14, Y6, Y6
 	VPADDD       Y10, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y7, Y11
+	VPSRLD       $0x0d, Y7, Y12
+	VPSLLD       $0x13, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y7, Y12
+	VPSLLD       $0x1e, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y6, Y6
 	VPADDD       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      96(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y13
+	VMOVDQA      (DI), Y14
 	VPADDD       352(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 64(DI)
 	VPADDD       Y10, Y5, Y5
 	VPADDD       1600(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y2, Y11
+	VPSRLD       $0x0b, Y2, Y12
+	VPSLLD       $0x15, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y2, Y12
+	VPSLLD       $0x1a, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y5, Y5
+	VPADDD       Y14, Y5, Y5
 	VPADDD       Y10, Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y6, Y11
+	VPSRLD       $0x0d, Y6, Y12
+	VPSLLD       $0x13, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y6, Y12
+	VPSLLD       $0x1e, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y5, Y5
 	VPADDD       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      128(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y13
+	VMOVDQA      32(DI), Y14
 	VPADDD       384(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 96(DI)
 	VPADDD       Y10, Y4, Y4
 	VPADDD       1632(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y1, Y11
+	VPSRLD       $0x0b, Y1, Y12
+	VPSLLD       $0x15, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y1, Y12
+	VPSLLD       $0x1a, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y4, Y4
+	VPADDD       Y14, Y4, Y4
 	VPADDD       Y10, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y5, Y11
+	VPSRLD       $0x0d, Y5, Y12
+	VPSLLD       $0x13, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y5, Y12
+	VPSLLD       $0x1e, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y4, Y4
 	VPADDD       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      160(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y13
+	VMOVDQA      64(DI), Y14
 	VPADDD       416(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 128(DI)
 	VPADDD       Y10, Y3, Y3
 	VPADDD       1664(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y0, Y11
+	VPSRLD       $0x0b, Y0, Y12
+	VPSLLD       $0x15, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y0, Y12
+	VPSLLD       $0x1a, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y3, Y3
+	VPADDD       Y14, Y3, Y3
 	VPADDD       Y10, Y3, Y3
 	VPADDD       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y4, Y11
+	VPSRLD       $0x0d, Y4, Y12
+	VPSLLD       $0x13, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y4, Y12
+	VPSLLD       $0x1e, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y3, Y3
 	VPADDD       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      192(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y13
+	VMOVDQA      96(DI), Y14
 	VPADDD       448(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 160(DI)
 	VPADDD       Y10, Y2, Y2
 	VPADDD       1696(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y7, Y11
+	VPSRLD       $0x0b, Y7, Y12
+	VPSLLD       $0x15, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y7, Y12
+	VPSLLD       $0x1a, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y2, Y2
+	VPADDD       Y14, Y2, Y2
 	VPADDD       Y10, Y2, Y2
 	VPADDD       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y3, Y11
+	VPSRLD       $0x0d, Y3, Y12
+	VPSLLD       $0x13, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y3, Y12
+	VPSLLD       $0x1e, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y2, Y2
 	VPADDD       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      224(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y13
+	VMOVDQA      128(DI), Y14
 	VPADDD       480(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 192(DI)
 	VPADDD       Y10, Y1, Y1
 	VPADDD       1728(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y6, Y11
+	VPSRLD       $0x0b, Y6, Y12
+	VPSLLD       $0x15, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y6, Y12
+	VPSLLD       $0x1a, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y1, Y1
+	VPADDD       Y14, Y1, Y1
 	VPADDD       Y10, Y1, Y1
 	VPADDD       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y2, Y11
+	VPSRLD       $0x0d, Y2, Y12
+	VPSLLD       $0x13, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y2, Y12
+	VPSLLD       $0x1e, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y1, Y1
 	VPADDD       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      256(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y13
+	VMOVDQA      160(DI), Y14
 	VPADDD       (DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 224(DI)
 	VPADDD       Y10, Y0, Y0
 	VPADDD       1760(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y5, Y11
+	VPSRLD       $0x0b, Y5, Y12
+	VPSLLD       $0x15, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y5, Y12
+	VPSLLD       $0x1a, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y0, Y0
+	VPADDD       Y14, Y0, Y0
 	VPADDD       Y10, Y0, Y0
 	VPADDD       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y1, Y11
+	VPSRLD       $0x0d, Y1, Y12
+	VPSLLD       $0x13, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y1, Y12
+	VPSLLD       $0x1e, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y0, Y0
 	VPADDD       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      288(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y13
+	VMOVDQA      192(DI), Y14
 	VPADDD       32(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 256(DI)
 	VPADDD       Y10, Y7, Y7
 	VPADDD       1792(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y4, Y11
+	VPSRLD       $0x0b, Y4, Y12
+	VPSLLD       $0x15, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y4, Y12
+	VPSLLD       $0x1a, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y7, Y7
+	VPADDD       Y14, Y7, Y7
 	VPADDD       Y10, Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y0, Y11
+	VPSRLD       $0x0d, Y0, Y12
+	VPSLLD       $0x13, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y0, Y12
+	VPSLLD       $0x1e, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y7, Y7
 	VPADDD       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      320(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y13
+	VMOVDQA      224(DI), Y14
 	VPADDD       64(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 288(DI)
 	VPADDD       Y10, Y6, Y6
 	VPADDD       1824(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y3, Y11
+	VPSRLD       $0x0b, Y3, Y12
+	VPSLLD       $0x15, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y3, Y12
+	VPSLLD       $0x1a, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y6, Y6
+	VPADDD       Y14, Y6, Y6
 	VPADDD       Y10, Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y7, Y11
+	VPSRLD       $0x0d, Y7, Y12
+	VPSLLD       $0x13, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y7, Y12
+	VPSLLD       $0x1e, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y6, Y6
 	VPADDD       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      352(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y13
+	VMOVDQA      256(DI), Y14
 	VPADDD       96(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 320(DI)
 	VPADDD       Y10, Y5, Y5
 	VPADDD       1856(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y2, Y11
+	VPSRLD       $0x0b, Y2, Y12
+	VPSLLD       $0x15, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y2, Y12
+	VPSLLD       $0x1a, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y5, Y5
+	VPADDD       Y14, Y5, Y5
 	VPADDD       Y10, Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y6, Y11
+	VPSRLD       $0x0d, Y6, Y12
+	VPSLLD       $0x13, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y6, Y12
+	VPSLLD       $0x1e, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y5, Y5
 	VPADDD       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      384(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y13
+	VMOVDQA      288(DI), Y14
 	VPADDD       128(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 352(DI)
 	VPADDD       Y10, Y4, Y4
 	VPADDD       1888(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y1, Y11
+	VPSRLD       $0x0b, Y1, Y12
+	VPSLLD       $0x15, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y1, Y12
+	VPSLLD       $0x1a, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y4, Y4
+	VPADDD       Y14, Y4, Y4
 	VPADDD       Y10, Y4, Y4
 	VPADDD       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y5, Y11
+	VPSRLD       $0x0d, Y5, Y12
+	VPSLLD       $0x13, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y5, Y12
+	VPSLLD       $0x1e, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y4, Y4
 	VPADDD       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      416(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y13
+	VMOVDQA      320(DI), Y14
 	VPADDD       160(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VMOVDQA      Y10, 384(DI)
 	VPADDD       Y10, Y3, Y3
 	VPADDD       1920(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y0, Y11
+	VPSRLD       $0x0b, Y0, Y12
+	VPSLLD       $0x15, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y0, Y12
+	VPSLLD       $0x1a, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y3, Y3
+	VPADDD       Y14, Y3, Y3
 	VPADDD       Y10, Y3, Y3
 	VPADDD       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y4, Y11
+	VPSRLD       $0x0d, Y4, Y12
+	VPSLLD       $0x13, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y4, Y12
+	VPSLLD       $0x1e, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y3, Y3
 	VPADDD       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      448(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y13
+	VMOVDQA      352(DI), Y14
 	VPADDD       192(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VMOVDQA      Y10, 416(DI)
 	VPADDD       Y10, Y2, Y2
 	VPADDD       1952(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y7, Y11
+	VPSRLD       $0x0b, Y7, Y12
+	VPSLLD       $0x15, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y7, Y12
+	VPSLLD       $0x1a, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y2, Y2
+	VPADDD       Y14, Y2, Y2
 	VPADDD       Y10, Y2, Y2
 	VPADDD       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y3, Y11
+	VPSRLD       $0x0d, Y3, Y12
+	VPSLLD       $0x13, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y3, Y12
+	VPSLLD       $0x1e, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y2, Y2
 	VPADDD       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      480(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y13
+	VMOVDQA      384(DI), Y14
 	VPADDD       224(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y8
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDD       Y8, Y10, Y10
 	VPADDD       Y10, Y1, Y1
 	VPADDD       1984(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y6, Y11
+	VPSRLD       $0x0b, Y6, Y12
+	VPSLLD       $0x15, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y6, Y12
+	VPSLLD       $0x1a, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y1, Y1
+	VPADDD       Y14, Y1, Y1
 	VPADDD       Y10, Y1, Y1
 	VPADDD       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y2, Y11
+	VPSRLD       $0x0d, Y2, Y12
+	VPSLLD       $0x13, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y2, Y12
+	VPSLLD       $0x1e, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y9, Y1, Y1
 	VPADDD       Y10, Y1, Y1
-	VMOVDQA      (DI), Y13
-	VPSRLD       $0x03, Y13, Y10
-	VPSLLD       $0x0e, Y13, Y12
-	VPSRLD       $0x04, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      (DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPSRLD       $0x0b, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDD       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y13
+	VMOVDQA      416(DI), Y14
 	VPADDD       256(DI), Y10, Y10
-	VPSRLD       $0x0a, Y13, Y9
-	VPSLLD       $0x0d, Y13, Y12
-	VPSRLD       $0x07, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLD       $0x02, Y12, Y12
-	VPSRLD       $0x02, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDD       Y9, Y10, Y10
 	VPADDD       Y10, Y0, Y0
 	VPADDD       2016(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y12
-	VPSRLD       $0x05, Y10, Y11
+	VPSLLD       $0x07, Y5, Y11
+	VPSRLD       $0x0b, Y5, Y12
+	VPSLLD       $0x15, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x19, Y5, Y12
+	VPSLLD       $0x1a, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0e, Y12, Y12
-	VPSRLD       $0x0e, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x05, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDD       Y13, Y0, Y0
+	VPADDD       Y14, Y0, Y0
 	VPADDD       Y10, Y0, Y0
 	VPADDD       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y12
-	VPSRLD       $0x0b, Y10, Y11
+	VPSLLD       $0x0a, Y1, Y11
+	VPSRLD       $0x0d, Y1, Y12
+	VPSLLD       $0x13, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x16, Y1, Y12
+	VPSLLD       $0x1e, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x09, Y12, Y12
-	VPSRLD       $0x09, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLD       $0x0b, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDD       Y8, Y0, Y0
 	VPADDD       Y10, Y0, Y0
 	VPADDD       (AX), Y0, Y0
@@ -17594,4336 +17594,4336 @@ block:
 	VPXOR        Y2, Y1, Y9
 	VPADDQ       (DI), Y7, Y7
 	VPADDQ       (R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y4, Y11
+	VPSRLQ       $0x12, Y4, Y12
+	VPSLLQ       $0x2e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y4, Y12
+	VPSLLQ       $0x32, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y7, Y7
+	VPADDQ       Y14, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y0, Y11
+	VPSRLQ       $0x22, Y0, Y12
+	VPSLLQ       $0x1e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y0, Y12
+	VPSLLQ       $0x24, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       32(DI), Y6, Y6
 	VPADDQ       32(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y3, Y11
+	VPSRLQ       $0x12, Y3, Y12
+	VPSLLQ       $0x2e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y3, Y12
+	VPSLLQ       $0x32, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y6, Y6
+	VPADDQ       Y14, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y7, Y11
+	VPSRLQ       $0x22, Y7, Y12
+	VPSLLQ       $0x1e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y7, Y12
+	VPSLLQ       $0x24, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       64(DI), Y5, Y5
 	VPADDQ       64(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y2, Y11
+	VPSRLQ       $0x12, Y2, Y12
+	VPSLLQ       $0x2e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y2, Y12
+	VPSLLQ       $0x32, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y5, Y5
+	VPADDQ       Y14, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y6, Y11
+	VPSRLQ       $0x22, Y6, Y12
+	VPSLLQ       $0x1e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y6, Y12
+	VPSLLQ       $0x24, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       96(DI), Y4, Y4
 	VPADDQ       96(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y1, Y11
+	VPSRLQ       $0x12, Y1, Y12
+	VPSLLQ       $0x2e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y1, Y12
+	VPSLLQ       $0x32, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y4, Y4
+	VPADDQ       Y14, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y5, Y11
+	VPSRLQ       $0x22, Y5, Y12
+	VPSLLQ       $0x1e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y5, Y12
+	VPSLLQ       $0x24, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       128(DI), Y3, Y3
 	VPADDQ       128(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y0, Y11
+	VPSRLQ       $0x12, Y0, Y12
+	VPSLLQ       $0x2e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y0, Y12
+	VPSLLQ       $0x32, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y3, Y3
+	VPADDQ       Y14, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y4, Y11
+	VPSRLQ       $0x22, Y4, Y12
+	VPSLLQ       $0x1e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y4, Y12
+	VPSLLQ       $0x24, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       160(DI), Y2, Y2
 	VPADDQ       160(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y7, Y11
+	VPSRLQ       $0x12, Y7, Y12
+	VPSLLQ       $0x2e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y7, Y12
+	VPSLLQ       $0x32, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y2, Y2
+	VPADDQ       Y14, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y3, Y11
+	VPSRLQ       $0x22, Y3, Y12
+	VPSLLQ       $0x1e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y3, Y12
+	VPSLLQ       $0x24, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       192(DI), Y1, Y1
 	VPADDQ       192(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y6, Y11
+	VPSRLQ       $0x12, Y6, Y12
+	VPSLLQ       $0x2e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y6, Y12
+	VPSLLQ       $0x32, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y1, Y1
+	VPADDQ       Y14, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y2, Y11
+	VPSRLQ       $0x22, Y2, Y12
+	VPSLLQ       $0x1e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y2, Y12
+	VPSLLQ       $0x24, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       224(DI), Y0, Y0
 	VPADDQ       224(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y5, Y11
+	VPSRLQ       $0x12, Y5, Y12
+	VPSLLQ       $0x2e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y5, Y12
+	VPSLLQ       $0x32, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y0, Y0
+	VPADDQ       Y14, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y1, Y11
+	VPSRLQ       $0x22, Y1, Y12
+	VPSLLQ       $0x1e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y1, Y12
+	VPSLLQ       $0x24, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       256(DI), Y7, Y7
 	VPADDQ       256(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y4, Y11
+	VPSRLQ       $0x12, Y4, Y12
+	VPSLLQ       $0x2e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y4, Y12
+	VPSLLQ       $0x32, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y7, Y7
+	VPADDQ       Y14, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y0, Y11
+	VPSRLQ       $0x22, Y0, Y12
+	VPSLLQ       $0x1e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y0, Y12
+	VPSLLQ       $0x24, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       288(DI), Y6, Y6
 	VPADDQ       288(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y3, Y11
+	VPSRLQ       $0x12, Y3, Y12
+	VPSLLQ       $0x2e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y3, Y12
+	VPSLLQ       $0x32, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y6, Y6
+	VPADDQ       Y14, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y7, Y11
+	VPSRLQ       $0x22, Y7, Y12
+	VPSLLQ       $0x1e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y7, Y12
+	VPSLLQ       $0x24, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       320(DI), Y5, Y5
 	VPADDQ       320(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y2, Y11
+	VPSRLQ       $0x12, Y2, Y12
+	VPSLLQ       $0x2e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y2, Y12
+	VPSLLQ       $0x32, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y5, Y5
+	VPADDQ       Y14, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y6, Y11
+	VPSRLQ       $0x22, Y6, Y12
+	VPSLLQ       $0x1e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y6, Y12
+	VPSLLQ       $0x24, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       352(DI), Y4, Y4
 	VPADDQ       352(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y1, Y11
+	VPSRLQ       $0x12, Y1, Y12
+	VPSLLQ       $0x2e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y1, Y12
+	VPSLLQ       $0x32, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y4, Y4
+	VPADDQ       Y14, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y5, Y11
+	VPSRLQ       $0x22, Y5, Y12
+	VPSLLQ       $0x1e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y5, Y12
+	VPSLLQ       $0x24, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       384(DI), Y3, Y3
 	VPADDQ       384(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y0, Y11
+	VPSRLQ       $0x12, Y0, Y12
+	VPSLLQ       $0x2e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y0, Y12
+	VPSLLQ       $0x32, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y3, Y3
+	VPADDQ       Y14, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y4, Y11
+	VPSRLQ       $0x22, Y4, Y12
+	VPSLLQ       $0x1e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y4, Y12
+	VPSLLQ       $0x24, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       416(DI), Y2, Y2
 	VPADDQ       416(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y7, Y11
+	VPSRLQ       $0x12, Y7, Y12
+	VPSLLQ       $0x2e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y7, Y12
+	VPSLLQ       $0x32, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y2, Y2
+	VPADDQ       Y14, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y3, Y11
+	VPSRLQ       $0x22, Y3, Y12
+	VPSLLQ       $0x1e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y3, Y12
+	VPSLLQ       $0x24, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       448(DI), Y1, Y1
 	VPADDQ       448(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y6, Y11
+	VPSRLQ       $0x12, Y6, Y12
+	VPSLLQ       $0x2e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y6, Y12
+	VPSLLQ       $0x32, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y1, Y1
+	VPADDQ       Y14, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y2, Y11
+	VPSRLQ       $0x22, Y2, Y12
+	VPSLLQ       $0x1e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y2, Y12
+	VPSLLQ       $0x24, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       480(DI), Y0, Y0
 	VPADDQ       480(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y5, Y11
+	VPSRLQ       $0x12, Y5, Y12
+	VPSLLQ       $0x2e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y5, Y12
+	VPSLLQ       $0x32, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y0, Y0
+	VPADDQ       Y14, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y1, Y11
+	VPSRLQ       $0x22, Y1, Y12
+	VPSLLQ       $0x1e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y1, Y12
+	VPSLLQ       $0x24, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      32(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y13
+	VMOVDQA      448(DI), Y14
 	VPADDQ       288(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, (DI)
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       512(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y4, Y11
+	VPSRLQ       $0x12, Y4, Y12
+	VPSLLQ       $0x2e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y4, Y12
+	VPSLLQ       $0x32, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y7, Y7
+	VPADDQ       Y14, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y0, Y11
+	VPSRLQ       $0x22, Y0, Y12
+	VPSLLQ       $0x1e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y0, Y12
+	VPSLLQ       $0x24, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      64(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y13
+	VMOVDQA      480(DI), Y14
 	VPADDQ       320(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 32(DI)
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       544(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y3, Y11
+	VPSRLQ       $0x12, Y3, Y12
+	VPSLLQ       $0x2e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y3, Y12
+	VPSLLQ       $0x32, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y6, Y6
+	VPADDQ       Y14, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y7, Y11
+	VPSRLQ       $0x22, Y7, Y12
+	VPSLLQ       $0x1e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y7, Y12
+	VPSLLQ       $0x24, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      96(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y13
+	VMOVDQA      (DI), Y14
 	VPADDQ       352(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 64(DI)
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       576(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y2, Y11
+	VPSRLQ       $0x12, Y2, Y12
+	VPSLLQ       $0x2e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y2, Y12
+	VPSLLQ       $0x32, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y5, Y5
+	VPADDQ       Y14, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y6, Y11
+	VPSRLQ       $0x22, Y6, Y12
+	VPSLLQ       $0x1e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y6, Y12
+	VPSLLQ       $0x24, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      128(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y13
+	VMOVDQA      32(DI), Y14
 	VPADDQ       384(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 96(DI)
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       608(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y1, Y11
+	VPSRLQ       $0x12, Y1, Y12
+	VPSLLQ       $0x2e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y1, Y12
+	VPSLLQ       $0x32, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y4, Y4
+	VPADDQ       Y14, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y5, Y11
+	VPSRLQ       $0x22, Y5, Y12
+	VPSLLQ       $0x1e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y5, Y12
+	VPSLLQ       $0x24, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      160(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y13
+	VMOVDQA      64(DI), Y14
 	VPADDQ       416(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 128(DI)
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       640(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y0, Y11
+	VPSRLQ       $0x12, Y0, Y12
+	VPSLLQ       $0x2e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y0, Y12
+	VPSLLQ       $0x32, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y3, Y3
+	VPADDQ       Y14, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y4, Y11
+	VPSRLQ       $0x22, Y4, Y12
+	VPSLLQ       $0x1e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y4, Y12
+	VPSLLQ       $0x24, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      192(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y13
+	VMOVDQA      96(DI), Y14
 	VPADDQ       448(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 160(DI)
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       672(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y7, Y11
+	VPSRLQ       $0x12, Y7, Y12
+	VPSLLQ       $0x2e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y7, Y12
+	VPSLLQ       $0x32, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y2, Y2
+	VPADDQ       Y14, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y3, Y11
+	VPSRLQ       $0x22, Y3, Y12
+	VPSLLQ       $0x1e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y3, Y12
+	VPSLLQ       $0x24, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      224(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y13
+	VMOVDQA      128(DI), Y14
 	VPADDQ       480(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 192(DI)
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       704(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y6, Y11
+	VPSRLQ       $0x12, Y6, Y12
+	VPSLLQ       $0x2e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y6, Y12
+	VPSLLQ       $0x32, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y1, Y1
+	VPADDQ       Y14, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y2, Y11
+	VPSRLQ       $0x22, Y2, Y12
+	VPSLLQ       $0x1e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y2, Y12
+	VPSLLQ       $0x24, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      256(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y13
+	VMOVDQA      160(DI), Y14
 	VPADDQ       (DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 224(DI)
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       736(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y5, Y11
+	VPSRLQ       $0x12, Y5, Y12
+	VPSLLQ       $0x2e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y5, Y12
+	VPSLLQ       $0x32, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y0, Y0
+	VPADDQ       Y14, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y1, Y11
+	VPSRLQ       $0x22, Y1, Y12
+	VPSLLQ       $0x1e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y1, Y12
+	VPSLLQ       $0x24, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      288(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y13
+	VMOVDQA      192(DI), Y14
 	VPADDQ       32(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 256(DI)
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       768(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y4, Y11
+	VPSRLQ       $0x12, Y4, Y12
+	VPSLLQ       $0x2e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y4, Y12
+	VPSLLQ       $0x32, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y7, Y7
+	VPADDQ       Y14, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y0, Y11
+	VPSRLQ       $0x22, Y0, Y12
+	VPSLLQ       $0x1e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y0, Y12
+	VPSLLQ       $0x24, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      320(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y13
+	VMOVDQA      224(DI), Y14
 	VPADDQ       64(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 288(DI)
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       800(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y3, Y11
+	VPSRLQ       $0x12, Y3, Y12
+	VPSLLQ       $0x2e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y3, Y12
+	VPSLLQ       $0x32, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y6, Y6
+	VPADDQ       Y14, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y7, Y11
+	VPSRLQ       $0x22, Y7, Y12
+	VPSLLQ       $0x1e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y7, Y12
+	VPSLLQ       $0x24, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      352(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y13
+	VMOVDQA      256(DI), Y14
 	VPADDQ       96(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 320(DI)
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       832(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y2, Y11
+	VPSRLQ       $0x12, Y2, Y12
+	VPSLLQ       $0x2e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y2, Y12
+	VPSLLQ       $0x32, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y5, Y5
+	VPADDQ       Y14, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y6, Y11
+	VPSRLQ       $0x22, Y6, Y12
+	VPSLLQ       $0x1e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y6, Y12
+	VPSLLQ       $0x24, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      384(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y13
+	VMOVDQA      288(DI), Y14
 	VPADDQ       128(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 352(DI)
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       864(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y1, Y11
+	VPSRLQ       $0x12, Y1, Y12
+	VPSLLQ       $0x2e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y1, Y12
+	VPSLLQ       $0x32, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y4, Y4
+	VPADDQ       Y14, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y5, Y11
+	VPSRLQ       $0x22, Y5, Y12
+	VPSLLQ       $0x1e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y5, Y12
+	VPSLLQ       $0x24, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      416(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y13
+	VMOVDQA      320(DI), Y14
 	VPADDQ       160(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 384(DI)
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       896(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y0, Y11
+	VPSRLQ       $0x12, Y0, Y12
+	VPSLLQ       $0x2e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y0, Y12
+	VPSLLQ       $0x32, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y3, Y3
+	VPADDQ       Y14, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y4, Y11
+	VPSRLQ       $0x22, Y4, Y12
+	VPSLLQ       $0x1e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y4, Y12
+	VPSLLQ       $0x24, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      448(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y13
+	VMOVDQA      352(DI), Y14
 	VPADDQ       192(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 416(DI)
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       928(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y7, Y11
+	VPSRLQ       $0x12, Y7, Y12
+	VPSLLQ       $0x2e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y7, Y12
+	VPSLLQ       $0x32, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y2, Y2
+	VPADDQ       Y14, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y3, Y11
+	VPSRLQ       $0x22, Y3, Y12
+	VPSLLQ       $0x1e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y3, Y12
+	VPSLLQ       $0x24, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      480(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y13
+	VMOVDQA      384(DI), Y14
 	VPADDQ       224(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 448(DI)
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       960(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y6, Y11
+	VPSRLQ       $0x12, Y6, Y12
+	VPSLLQ       $0x2e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y6, Y12
+	VPSLLQ       $0x32, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y1, Y1
+	VPADDQ       Y14, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y2, Y11
+	VPSRLQ       $0x22, Y2, Y12
+	VPSLLQ       $0x1e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y2, Y12
+	VPSLLQ       $0x24, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      (DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      (DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y13
+	VMOVDQA      416(DI), Y14
 	VPADDQ       256(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 480(DI)
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       992(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y5, Y11
+	VPSRLQ       $0x12, Y5, Y12
+	VPSLLQ       $0x2e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y5, Y12
+	VPSLLQ       $0x32, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y0, Y0
+	VPADDQ       Y14, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y1, Y11
+	VPSRLQ       $0x22, Y1, Y12
+	VPSLLQ       $0x1e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y1, Y12
+	VPSLLQ       $0x24, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      32(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y13
+	VMOVDQA      448(DI), Y14
 	VPADDQ       288(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, (DI)
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       1024(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y4, Y11
+	VPSRLQ       $0x12, Y4, Y12
+	VPSLLQ       $0x2e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y4, Y12
+	VPSLLQ       $0x32, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y7, Y7
+	VPADDQ       Y14, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y0, Y11
+	VPSRLQ       $0x22, Y0, Y12
+	VPSLLQ       $0x1e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y0, Y12
+	VPSLLQ       $0x24, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      64(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y13
+	VMOVDQA      480(DI), Y14
 	VPADDQ       320(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 32(DI)
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       1056(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y3, Y11
+	VPSRLQ       $0x12, Y3, Y12
+	VPSLLQ       $0x2e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y3, Y12
+	VPSLLQ       $0x32, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y6, Y6
+	VPADDQ       Y14, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y7, Y11
+	VPSRLQ       $0x22, Y7, Y12
+	VPSLLQ       $0x1e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y7, Y12
+	VPSLLQ       $0x24, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      96(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y13
+	VMOVDQA      (DI), Y14
 	VPADDQ       352(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 64(DI)
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       1088(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y2, Y11
+	VPSRLQ       $0x12, Y2, Y12
+	VPSLLQ       $0x2e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y2, Y12
+	VPSLLQ       $0x32, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y5, Y5
+	VPADDQ       Y14, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y6, Y11
+	VPSRLQ       $0x22, Y6, Y12
+	VPSLLQ       $0x1e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y6, Y12
+	VPSLLQ       $0x24, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      128(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y13
+	VMOVDQA      32(DI), Y14
 	VPADDQ       384(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 96(DI)
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       1120(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y1, Y11
+	VPSRLQ       $0x12, Y1, Y12
+	VPSLLQ       $0x2e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y1, Y12
+	VPSLLQ       $0x32, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y4, Y4
+	VPADDQ       Y14, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y5, Y11
+	VPSRLQ       $0x22, Y5, Y12
+	VPSLLQ       $0x1e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y5, Y12
+	VPSLLQ       $0x24, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      160(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y13
+	VMOVDQA      64(DI), Y14
 	VPADDQ       416(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 128(DI)
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       1152(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y0, Y11
+	VPSRLQ       $0x12, Y0, Y12
+	VPSLLQ       $0x2e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y0, Y12
+	VPSLLQ       $0x32, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y3, Y3
+	VPADDQ       Y14, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y4, Y11
+	VPSRLQ       $0x22, Y4, Y12
+	VPSLLQ       $0x1e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y4, Y12
+	VPSLLQ       $0x24, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      192(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y13
+	VMOVDQA      96(DI), Y14
 	VPADDQ       448(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 160(DI)
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       1184(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y7, Y11
+	VPSRLQ       $0x12, Y7, Y12
+	VPSLLQ       $0x2e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y7, Y12
+	VPSLLQ       $0x32, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y2, Y2
+	VPADDQ       Y14, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y3, Y11
+	VPSRLQ       $0x22, Y3, Y12
+	VPSLLQ       $0x1e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y3, Y12
+	VPSLLQ       $0x24, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      224(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y13
+	VMOVDQA      128(DI), Y14
 	VPADDQ       480(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 192(DI)
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       1216(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y6, Y11
+	VPSRLQ       $0x12, Y6, Y12
+	VPSLLQ       $0x2e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y6, Y12
+	VPSLLQ       $0x32, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y1, Y1
+	VPADDQ       Y14, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y2, Y11
+	VPSRLQ       $0x22, Y2, Y12
+	VPSLLQ       $0x1e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y2, Y12
+	VPSLLQ       $0x24, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      256(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y13
+	VMOVDQA      160(DI), Y14
 	VPADDQ       (DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 224(DI)
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       1248(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y5, Y11
+	VPSRLQ       $0x12, Y5, Y12
+	VPSLLQ       $0x2e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y5, Y12
+	VPSLLQ       $0x32, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y0, Y0
+	VPADDQ       Y14, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y1, Y11
+	VPSRLQ       $0x22, Y1, Y12
+	VPSLLQ       $0x1e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y1, Y12
+	VPSLLQ       $0x24, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      288(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y13
+	VMOVDQA      192(DI), Y14
 	VPADDQ       32(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 256(DI)
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       1280(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y4, Y11
+	VPSRLQ       $0x12, Y4, Y12
+	VPSLLQ       $0x2e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y4, Y12
+	VPSLLQ       $0x32, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y7, Y7
+	VPADDQ       Y14, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y0, Y11
+	VPSRLQ       $0x22, Y0, Y12
+	VPSLLQ       $0x1e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y0, Y12
+	VPSLLQ       $0x24, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      320(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y13
+	VMOVDQA      224(DI), Y14
 	VPADDQ       64(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 288(DI)
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       1312(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y3, Y11
+	VPSRLQ       $0x12, Y3, Y12
+	VPSLLQ       $0x2e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y3, Y12
+	VPSLLQ       $0x32, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y6, Y6
+	VPADDQ       Y14, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y7, Y11
+	VPSRLQ       $0x22, Y7, Y12
+	VPSLLQ       $0x1e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y7, Y12
+	VPSLLQ       $0x24, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      352(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y13
+	VMOVDQA      256(DI), Y14
 	VPADDQ       96(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 320(DI)
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       1344(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y2, Y11
+	VPSRLQ       $0x12, Y2, Y12
+	VPSLLQ       $0x2e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y2, Y12
+	VPSLLQ       $0x32, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y5, Y5
+	VPADDQ       Y14, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y6, Y11
+	VPSRLQ       $0x22, Y6, Y12
+	VPSLLQ       $0x1e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y6, Y12
+	VPSLLQ       $0x24, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      384(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y13
+	VMOVDQA      288(DI), Y14
 	VPADDQ       128(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 352(DI)
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       1376(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y1, Y11
+	VPSRLQ       $0x12, Y1, Y12
+	VPSLLQ       $0x2e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y1, Y12
+	VPSLLQ       $0x32, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y4, Y4
+	VPADDQ       Y14, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y5, Y11
+	VPSRLQ       $0x22, Y5, Y12
+	VPSLLQ       $0x1e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y5, Y12
+	VPSLLQ       $0x24, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      416(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y13
+	VMOVDQA      320(DI), Y14
 	VPADDQ       160(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 384(DI)
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       1408(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y0, Y11
+	VPSRLQ       $0x12, Y0, Y12
+	VPSLLQ       $0x2e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y0, Y12
+	VPSLLQ       $0x32, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y3, Y3
+	VPADDQ       Y14, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y4, Y11
+	VPSRLQ       $0x22, Y4, Y12
+	VPSLLQ       $0x1e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y4, Y12
+	VPSLLQ       $0x24, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      448(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y13
+	VMOVDQA      352(DI), Y14
 	VPADDQ       192(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 416(DI)
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       1440(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y7, Y11
+	VPSRLQ       $0x12, Y7, Y12
+	VPSLLQ       $0x2e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y7, Y12
+	VPSLLQ       $0x32, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y2, Y2
+	VPADDQ       Y14, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y3, Y11
+	VPSRLQ       $0x22, Y3, Y12
+	VPSLLQ       $0x1e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y3, Y12
+	VPSLLQ       $0x24, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      480(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y13
+	VMOVDQA      384(DI), Y14
 	VPADDQ       224(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 448(DI)
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       1472(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y6, Y11
+	VPSRLQ       $0x12, Y6, Y12
+	VPSLLQ       $0x2e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y6, Y12
+	VPSLLQ       $0x32, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y1, Y1
+	VPADDQ       Y14, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y2, Y11
+	VPSRLQ       $0x22, Y2, Y12
+	VPSLLQ       $0x1e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y2, Y12
+	VPSLLQ       $0x24, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      (DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      (DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y13
+	VMOVDQA      416(DI), Y14
 	VPADDQ       256(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 480(DI)
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       1504(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y5, Y11
+	VPSRLQ       $0x12, Y5, Y12
+	VPSLLQ       $0x2e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y5, Y12
+	VPSLLQ       $0x32, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y0, Y0
+	VPADDQ       Y14, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y1, Y11
+	VPSRLQ       $0x22, Y1, Y12
+	VPSLLQ       $0x1e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y1, Y12
+	VPSLLQ       $0x24, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      32(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y13
+	VMOVDQA      448(DI), Y14
 	VPADDQ       288(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, (DI)
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       1536(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y4, Y11
+	VPSRLQ       $0x12, Y4, Y12
+	VPSLLQ       $0x2e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y4, Y12
+	VPSLLQ       $0x32, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y7, Y7
+	VPADDQ       Y14, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y0, Y11
+	VPSRLQ       $0x22, Y0, Y12
+	VPSLLQ       $0x1e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y0, Y12
+	VPSLLQ       $0x24, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      64(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y13
+	VMOVDQA      480(DI), Y14
 	VPADDQ       320(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 32(DI)
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       1568(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y3, Y11
+	VPSRLQ       $0x12, Y3, Y12
+	VPSLLQ       $0x2e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y3, Y12
+	VPSLLQ       $0x32, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y6, Y6
+	VPADDQ       Y14, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y7, Y11
+	VPSRLQ       $0x22, Y7, Y12
+	VPSLLQ       $0x1e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y7, Y12
+	VPSLLQ       $0x24, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      96(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y13
+	VMOVDQA      (DI), Y14
 	VPADDQ       352(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 64(DI)
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       1600(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y2, Y11
+	VPSRLQ       $0x12, Y2, Y12
+	VPSLLQ       $0x2e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y2, Y12
+	VPSLLQ       $0x32, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y5, Y5
+	VPADDQ       Y14, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y6, Y11
+	VPSRLQ       $0x22, Y6, Y12
+	VPSLLQ       $0x1e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y6, Y12
+	VPSLLQ       $0x24, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      128(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y13
+	VMOVDQA      32(DI), Y14
 	VPADDQ       384(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 96(DI)
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       1632(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y1, Y11
+	VPSRLQ       $0x12, Y1, Y12
+	VPSLLQ       $0x2e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y1, Y12
+	VPSLLQ       $0x32, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y4, Y4
+	VPADDQ       Y14, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y5, Y11
+	VPSRLQ       $0x22, Y5, Y12
+	VPSLLQ       $0x1e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y5, Y12
+	VPSLLQ       $0x24, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      160(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y13
+	VMOVDQA      64(DI), Y14
 	VPADDQ       416(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 128(DI)
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       1664(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y0, Y11
+	VPSRLQ       $0x12, Y0, Y12
+	VPSLLQ       $0x2e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y0, Y12
+	VPSLLQ       $0x32, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y3, Y3
+	VPADDQ       Y14, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y4, Y11
+	VPSRLQ       $0x22, Y4, Y12
+	VPSLLQ       $0x1e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y4, Y12
+	VPSLLQ       $0x24, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      192(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y13
+	VMOVDQA      96(DI), Y14
 	VPADDQ       448(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 160(DI)
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       1696(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y7, Y11
+	VPSRLQ       $0x12, Y7, Y12
+	VPSLLQ       $0x2e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y7, Y12
+	VPSLLQ       $0x32, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y2, Y2
+	VPADDQ       Y14, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y3, Y11
+	VPSRLQ       $0x22, Y3, Y12
+	VPSLLQ       $0x1e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y3, Y12
+	VPSLLQ       $0x24, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      224(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y13
+	VMOVDQA      128(DI), Y14
 	VPADDQ       480(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 192(DI)
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       1728(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y6, Y11
+	VPSRLQ       $0x12, Y6, Y12
+	VPSLLQ       $0x2e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y6, Y12
+	VPSLLQ       $0x32, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y1, Y1
+	VPADDQ       Y14, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y2, Y11
+	VPSRLQ       $0x22, Y2, Y12
+	VPSLLQ       $0x1e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y2, Y12
+	VPSLLQ       $0x24, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      256(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y13
+	VMOVDQA      160(DI), Y14
 	VPADDQ       (DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 224(DI)
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       1760(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y5, Y11
+	VPSRLQ       $0x12, Y5, Y12
+	VPSLLQ       $0x2e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y5, Y12
+	VPSLLQ       $0x32, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y0, Y0
+	VPADDQ       Y14, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y1, Y11
+	VPSRLQ       $0x22, Y1, Y12
+	VPSLLQ       $0x1e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y1, Y12
+	VPSLLQ       $0x24, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      288(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y13
+	VMOVDQA      192(DI), Y14
 	VPADDQ       32(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 256(DI)
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       1792(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y4, Y11
+	VPSRLQ       $0x12, Y4, Y12
+	VPSLLQ       $0x2e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y4, Y12
+	VPSLLQ       $0x32, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y7, Y7
+	VPADDQ       Y14, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y0, Y11
+	VPSRLQ       $0x22, Y0, Y12
+	VPSLLQ       $0x1e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y0, Y12
+	VPSLLQ       $0x24, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      320(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y13
+	VMOVDQA      224(DI), Y14
 	VPADDQ       64(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 288(DI)
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       1824(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y3, Y11
+	VPSRLQ       $0x12, Y3, Y12
+	VPSLLQ       $0x2e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y3, Y12
+	VPSLLQ       $0x32, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y6, Y6
+	VPADDQ       Y14, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y7, Y11
+	VPSRLQ       $0x22, Y7, Y12
+	VPSLLQ       $0x1e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y7, Y12
+	VPSLLQ       $0x24, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      352(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y13
+	VMOVDQA      256(DI), Y14
 	VPADDQ       96(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 320(DI)
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       1856(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y2, Y11
+	VPSRLQ       $0x12, Y2, Y12
+	VPSLLQ       $0x2e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y2, Y12
+	VPSLLQ       $0x32, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y5, Y5
+	VPADDQ       Y14, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y6, Y11
+	VPSRLQ       $0x22, Y6, Y12
+	VPSLLQ       $0x1e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y6, Y12
+	VPSLLQ       $0x24, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      384(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y13
+	VMOVDQA      288(DI), Y14
 	VPADDQ       128(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 352(DI)
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       1888(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y1, Y11
+	VPSRLQ       $0x12, Y1, Y12
+	VPSLLQ       $0x2e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y1, Y12
+	VPSLLQ       $0x32, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y4, Y4
+	VPADDQ       Y14, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y5, Y11
+	VPSRLQ       $0x22, Y5, Y12
+	VPSLLQ       $0x1e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y5, Y12
+	VPSLLQ       $0x24, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      416(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y13
+	VMOVDQA      320(DI), Y14
 	VPADDQ       160(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 384(DI)
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       1920(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y0, Y11
+	VPSRLQ       $0x12, Y0, Y12
+	VPSLLQ       $0x2e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y0, Y12
+	VPSLLQ       $0x32, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y3, Y3
+	VPADDQ       Y14, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y4, Y11
+	VPSRLQ       $0x22, Y4, Y12
+	VPSLLQ       $0x1e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y4, Y12
+	VPSLLQ       $0x24, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      448(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y13
+	VMOVDQA      352(DI), Y14
 	VPADDQ       192(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 416(DI)
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       1952(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y7, Y11
+	VPSRLQ       $0x12, Y7, Y12
+	VPSLLQ       $0x2e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y7, Y12
+	VPSLLQ       $0x32, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y2, Y2
+	VPADDQ       Y14, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y3, Y11
+	VPSRLQ       $0x22, Y3, Y12
+	VPSLLQ       $0x1e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y3, Y12
+	VPSLLQ       $0x24, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      480(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y13
+	VMOVDQA      384(DI), Y14
 	VPADDQ       224(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 448(DI)
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       1984(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y6, Y11
+	VPSRLQ       $0x12, Y6, Y12
+	VPSLLQ       $0x2e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y6, Y12
+	VPSLLQ       $0x32, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y1, Y1
+	VPADDQ       Y14, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y2, Y11
+	VPSRLQ       $0x22, Y2, Y12
+	VPSLLQ       $0x1e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y2, Y12
+	VPSLLQ       $0x24, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      (DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      (DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y13
+	VMOVDQA      416(DI), Y14
 	VPADDQ       256(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 480(DI)
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       2016(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y5, Y11
+	VPSRLQ       $0x12, Y5, Y12
+	VPSLLQ       $0x2e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y5, Y12
+	VPSLLQ       $0x32, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y0, Y0
+	VPADDQ       Y14, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y1, Y11
+	VPSRLQ       $0x22, Y1, Y12
+	VPSLLQ       $0x1e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y1, Y12
+	VPSLLQ       $0x24, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      32(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y13
+	VMOVDQA      448(DI), Y14
 	VPADDQ       288(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, (DI)
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       2048(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y4, Y11
+	VPSRLQ       $0x12, Y4, Y12
+	VPSLLQ       $0x2e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y4, Y12
+	VPSLLQ       $0x32, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y7, Y7
+	VPADDQ       Y14, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y0, Y11
+	VPSRLQ       $0x22, Y0, Y12
+	VPSLLQ       $0x1e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y0, Y12
+	VPSLLQ       $0x24, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      64(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y13
+	VMOVDQA      480(DI), Y14
 	VPADDQ       320(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 32(DI)
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       2080(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y3, Y11
+	VPSRLQ       $0x12, Y3, Y12
+	VPSLLQ       $0x2e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y3, Y12
+	VPSLLQ       $0x32, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y6, Y6
+	VPADDQ       Y14, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y7, Y11
+	VPSRLQ       $0x22, Y7, Y12
+	VPSLLQ       $0x1e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y7, Y12
+	VPSLLQ       $0x24, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      96(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y13
+	VMOVDQA      (DI), Y14
 	VPADDQ       352(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 64(DI)
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       2112(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y2, Y11
+	VPSRLQ       $0x12, Y2, Y12
+	VPSLLQ       $0x2e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y2, Y12
+	VPSLLQ       $0x32, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y5, Y5
+	VPADDQ       Y14, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y6, Y11
+	VPSRLQ       $0x22, Y6, Y12
+	VPSLLQ       $0x1e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y6, Y12
+	VPSLLQ       $0x24, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      128(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y13
+	VMOVDQA      32(DI), Y14
 	VPADDQ       384(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 96(DI)
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       2144(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y1, Y11
+	VPSRLQ       $0x12, Y1, Y12
+	VPSLLQ       $0x2e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y1, Y12
+	VPSLLQ       $0x32, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y4, Y4
+	VPADDQ       Y14, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y5, Y11
+	VPSRLQ       $0x22, Y5, Y12
+	VPSLLQ       $0x1e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y5, Y12
+	VPSLLQ       $0x24, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      160(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y13
+	VMOVDQA      64(DI), Y14
 	VPADDQ       416(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 128(DI)
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       2176(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y0, Y11
+	VPSRLQ       $0x12, Y0, Y12
+	VPSLLQ       $0x2e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y0, Y12
+	VPSLLQ       $0x32, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y3, Y3
+	VPADDQ       Y14, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y4, Y11
+	VPSRLQ       $0x22, Y4, Y12
+	VPSLLQ       $0x1e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y4, Y12
+	VPSLLQ       $0x24, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      192(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y13
+	VMOVDQA      96(DI), Y14
 	VPADDQ       448(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 160(DI)
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       2208(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y7, Y11
+	VPSRLQ       $0x12, Y7, Y12
+	VPSLLQ       $0x2e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y7, Y12
+	VPSLLQ       $0x32, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y2, Y2
+	VPADDQ       Y14, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y3, Y11
+	VPSRLQ       $0x22, Y3, Y12
+	VPSLLQ       $0x1e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y3, Y12
+	VPSLLQ       $0x24, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      224(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y13
+	VMOVDQA      128(DI), Y14
 	VPADDQ       480(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 192(DI)
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       2240(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y6, Y11
+	VPSRLQ       $0x12, Y6, Y12
+	VPSLLQ       $0x2e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y6, Y12
+	VPSLLQ       $0x32, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y1, Y1
+	VPADDQ       Y14, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y2, Y11
+	VPSRLQ       $0x22, Y2, Y12
+	VPSLLQ       $0x1e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y2, Y12
+	VPSLLQ       $0x24, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      256(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y13
+	VMOVDQA      160(DI), Y14
 	VPADDQ       (DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 224(DI)
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       2272(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y5, Y11
+	VPSRLQ       $0x12, Y5, Y12
+	VPSLLQ       $0x2e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y5, Y12
+	VPSLLQ       $0x32, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y0, Y0
+	VPADDQ       Y14, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y1, Y11
+	VPSRLQ       $0x22, Y1, Y12
+	VPSLLQ       $0x1e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y1, Y12
+	VPSLLQ       $0x24, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      288(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y13
+	VMOVDQA      192(DI), Y14
 	VPADDQ       32(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 256(DI)
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       2304(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y13
-	VPAND        Y4, Y13, Y13
-	VPXOR        Y6, Y13, Y13
+	VPXOR        Y6, Y5, Y14
+	VPAND        Y4, Y14, Y14
+	VPXOR        Y6, Y14, Y14
 	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y4, Y11
+	VPSRLQ       $0x12, Y4, Y12
+	VPSLLQ       $0x2e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y4, Y12
+	VPSLLQ       $0x32, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y7, Y7
+	VPADDQ       Y14, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
 	VPADDQ       Y7, Y3, Y3
 	VPXOR        Y1, Y0, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y1, Y9, Y9
 	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y0, Y11
+	VPSRLQ       $0x22, Y0, Y12
+	VPSLLQ       $0x1e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y0, Y12
+	VPSLLQ       $0x24, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      320(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y13
+	VMOVDQA      224(DI), Y14
 	VPADDQ       64(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 288(DI)
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       2336(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y13
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y5, Y13, Y13
+	VPXOR        Y5, Y4, Y14
+	VPAND        Y3, Y14, Y14
+	VPXOR        Y5, Y14, Y14
 	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y3, Y11
+	VPSRLQ       $0x12, Y3, Y12
+	VPSLLQ       $0x2e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y3, Y12
+	VPSLLQ       $0x32, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y6, Y6
+	VPADDQ       Y14, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
 	VPADDQ       Y6, Y2, Y2
 	VPXOR        Y0, Y7, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y0, Y8, Y8
 	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y7, Y11
+	VPSRLQ       $0x22, Y7, Y12
+	VPSLLQ       $0x1e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y7, Y12
+	VPSLLQ       $0x24, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      352(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y13
+	VMOVDQA      256(DI), Y14
 	VPADDQ       96(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 320(DI)
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       2368(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y13
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y4, Y13, Y13
+	VPXOR        Y4, Y3, Y14
+	VPAND        Y2, Y14, Y14
+	VPXOR        Y4, Y14, Y14
 	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y2, Y11
+	VPSRLQ       $0x12, Y2, Y12
+	VPSLLQ       $0x2e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y2, Y12
+	VPSLLQ       $0x32, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y5, Y5
+	VPADDQ       Y14, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
 	VPADDQ       Y5, Y1, Y1
 	VPXOR        Y7, Y6, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y7, Y9, Y9
 	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y6, Y11
+	VPSRLQ       $0x22, Y6, Y12
+	VPSLLQ       $0x1e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y6, Y12
+	VPSLLQ       $0x24, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      384(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y13
+	VMOVDQA      288(DI), Y14
 	VPADDQ       128(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 352(DI)
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       2400(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y13
-	VPAND        Y1, Y13, Y13
-	VPXOR        Y3, Y13, Y13
+	VPXOR        Y3, Y2, Y14
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y3, Y14, Y14
 	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y1, Y11
+	VPSRLQ       $0x12, Y1, Y12
+	VPSLLQ       $0x2e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y1, Y12
+	VPSLLQ       $0x32, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y4, Y4
+	VPADDQ       Y14, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
 	VPADDQ       Y4, Y0, Y0
 	VPXOR        Y6, Y5, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y6, Y8, Y8
 	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y5, Y11
+	VPSRLQ       $0x22, Y5, Y12
+	VPSLLQ       $0x1e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y5, Y12
+	VPSLLQ       $0x24, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      416(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y13
+	VMOVDQA      320(DI), Y14
 	VPADDQ       160(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VMOVDQA      Y10, 384(DI)
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       2432(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y13
-	VPAND        Y0, Y13, Y13
-	VPXOR        Y2, Y13, Y13
+	VPXOR        Y2, Y1, Y14
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y2, Y14, Y14
 	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y0, Y11
+	VPSRLQ       $0x12, Y0, Y12
+	VPSLLQ       $0x2e, Y0, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y0, Y12
+	VPSLLQ       $0x32, Y0, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y3, Y3
+	VPADDQ       Y14, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
 	VPADDQ       Y3, Y7, Y7
 	VPXOR        Y5, Y4, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y5, Y9, Y9
 	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y4, Y11
+	VPSRLQ       $0x22, Y4, Y12
+	VPSLLQ       $0x1e, Y4, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y4, Y12
+	VPSLLQ       $0x24, Y4, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      448(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y13
+	VMOVDQA      352(DI), Y14
 	VPADDQ       192(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VMOVDQA      Y10, 416(DI)
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       2464(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y13
-	VPAND        Y7, Y13, Y13
-	VPXOR        Y1, Y13, Y13
+	VPXOR        Y1, Y0, Y14
+	VPAND        Y7, Y14, Y14
+	VPXOR        Y1, Y14, Y14
 	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y7, Y11
+	VPSRLQ       $0x12, Y7, Y12
+	VPSLLQ       $0x2e, Y7, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y7, Y12
+	VPSLLQ       $0x32, Y7, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y2, Y2
+	VPADDQ       Y14, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
 	VPADDQ       Y2, Y6, Y6
 	VPXOR        Y4, Y3, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y4, Y8, Y8
 	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y3, Y11
+	VPSRLQ       $0x22, Y3, Y12
+	VPSLLQ       $0x1e, Y3, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y3, Y12
+	VPSLLQ       $0x24, Y3, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      480(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y13
+	VMOVDQA      384(DI), Y14
 	VPADDQ       224(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y8
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y8, Y11
-	VPXOR        Y11, Y8, Y8
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y8, Y8
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
 	VPADDQ       Y8, Y10, Y10
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       2496(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y13
-	VPAND        Y6, Y13, Y13
-	VPXOR        Y0, Y13, Y13
+	VPXOR        Y0, Y7, Y14
+	VPAND        Y6, Y14, Y14
+	VPXOR        Y0, Y14, Y14
 	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y6, Y11
+	VPSRLQ       $0x12, Y6, Y12
+	VPSLLQ       $0x2e, Y6, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y6, Y12
+	VPSLLQ       $0x32, Y6, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y1, Y1
+	VPADDQ       Y14, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
 	VPADDQ       Y1, Y5, Y5
 	VPXOR        Y3, Y2, Y8
 	VPAND        Y8, Y9, Y9
 	VPXOR        Y3, Y9, Y9
 	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y2, Y11
+	VPSRLQ       $0x22, Y2, Y12
+	VPSLLQ       $0x1e, Y2, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y2, Y12
+	VPSLLQ       $0x24, Y2, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      (DI), Y13
-	VPSRLQ       $0x01, Y13, Y10
-	VPSLLQ       $0x38, Y13, Y12
-	VPSRLQ       $0x06, Y10, Y11
-	VPXOR        Y11, Y10, Y10
+	VMOVDQA      (DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
 	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x07, Y12, Y12
-	VPSRLQ       $0x01, Y11, Y11
-	VPXOR        Y11, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
 	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
 	VPADDQ       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y13
+	VMOVDQA      416(DI), Y14
 	VPADDQ       256(DI), Y10, Y10
-	VPSRLQ       $0x06, Y13, Y9
-	VPSLLQ       $0x03, Y13, Y12
-	VPSRLQ       $0x0d, Y9, Y11
-	VPXOR        Y11, Y9, Y9
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
 	VPXOR        Y12, Y9, Y9
-	VPSLLQ       $0x2a, Y12, Y12
-	VPSRLQ       $0x2a, Y11, Y11
-	VPXOR        Y11, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
 	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
 	VPADDQ       Y9, Y10, Y10
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       2528(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y13
-	VPAND        Y5, Y13, Y13
-	VPXOR        Y7, Y13, Y13
+	VPXOR        Y7, Y6, Y14
+	VPAND        Y5, Y14, Y14
+	VPXOR        Y7, Y14, Y14
 	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y12
-	VPSRLQ       $0x04, Y10, Y11
+	VPSLLQ       $0x17, Y5, Y11
+	VPSRLQ       $0x12, Y5, Y12
+	VPSLLQ       $0x2e, Y5, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x29, Y5, Y12
+	VPSLLQ       $0x32, Y5, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x17, Y12, Y12
-	VPSRLQ       $0x17, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x04, Y12, Y12
-	VPXOR        Y12, Y10, Y10
-	VPADDQ       Y13, Y0, Y0
+	VPADDQ       Y14, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       Y0, Y4, Y4
 	VPXOR        Y2, Y1, Y9
 	VPAND        Y9, Y8, Y8
 	VPXOR        Y2, Y8, Y8
 	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y12
-	VPSRLQ       $0x06, Y10, Y11
+	VPSLLQ       $0x19, Y1, Y11
+	VPSRLQ       $0x22, Y1, Y12
+	VPSLLQ       $0x1e, Y1, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x27, Y1, Y12
+	VPSLLQ       $0x24, Y1, Y13
+	VPXOR        Y13, Y11, Y11
+	VPXOR        Y12, Y10, Y10
 	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x05, Y12, Y12
-	VPSRLQ       $0x05, Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPXOR        Y12, Y10, Y10
-	VPSLLQ       $0x06, Y12, Y12
-	VPXOR        Y12, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
 	VPADDQ       (AX), Y0, Y0
@@ -22308,3 +22308,11355 @@ DATA turn64AVX2<>+29(SB)/1, $0x0a
 DATA turn64AVX2<>+30(SB)/1, $0x09
 DATA turn64AVX2<>+31(SB)/1, $0x08
 GLOBL turn64AVX2<>(SB), RODATA|NOPTR, $32
+
+// func des3EncryptAVX2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+// Requires: AVX, AVX2, SSE2
+TEXT ·des3EncryptAVX2(SB), $6600-32
+	MOVQ keys+0(FP), AX
+	MOVQ chain+8(FP), BX
+	MOVQ ptrs+16(FP), CX
+	MOVQ blocks+24(FP), DX
+	XORL R8, R8
+	LEAQ 8(SP), R9
+	ADDQ $0x3f, R9
+	ANDQ $-64, R9
+	LEAQ 2048(R9), R10
+	LEAQ 4096(R9), R11
+	LEAQ 6144(R9), R12
+
+block:
+	MOVQ        (CX), DI
+	MOVQ        8(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        16(CX), DI
+	MOVQ        24(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VPXOR       (BX), Y0, Y0
+	MOVQ        256(CX), DI
+	MOVQ        264(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        272(CX), DI
+	MOVQ        280(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VPXOR       256(BX), Y1, Y1
+	MOVQ        512(CX), DI
+	MOVQ        520(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        528(CX), DI
+	MOVQ        536(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VPXOR       512(BX), Y2, Y2
+	MOVQ        768(CX), DI
+	MOVQ        776(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        784(CX), DI
+	MOVQ        792(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VPXOR       768(BX), Y3, Y3
+	MOVQ        1024(CX), DI
+	MOVQ        1032(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1040(CX), DI
+	MOVQ        1048(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VPXOR       1024(BX), Y4, Y4
+	MOVQ        1280(CX), DI
+	MOVQ        1288(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1296(CX), DI
+	MOVQ        1304(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VPXOR       1280(BX), Y5, Y5
+	MOVQ        1536(CX), DI
+	MOVQ        1544(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1552(CX), DI
+	MOVQ        1560(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VPXOR       1536(BX), Y6, Y6
+	MOVQ        1792(CX), DI
+	MOVQ        1800(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1808(CX), DI
+	MOVQ        1816(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VPXOR       1792(BX), Y7, Y7
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, (R10)
+	VMOVDQA     Y1, 256(R10)
+	VMOVDQA     Y2, 512(R10)
+	VMOVDQA     Y3, 768(R10)
+	VMOVDQA     Y4, 1024(R10)
+	VMOVDQA     Y5, 1280(R10)
+	VMOVDQA     Y6, 1536(R10)
+	VMOVDQA     Y7, 1792(R10)
+	MOVQ        32(CX), DI
+	MOVQ        40(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        48(CX), DI
+	MOVQ        56(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VPXOR       32(BX), Y0, Y0
+	MOVQ        288(CX), DI
+	MOVQ        296(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        304(CX), DI
+	MOVQ        312(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VPXOR       288(BX), Y1, Y1
+	MOVQ        544(CX), DI
+	MOVQ        552(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        560(CX), DI
+	MOVQ        568(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VPXOR       544(BX), Y2, Y2
+	MOVQ        800(CX), DI
+	MOVQ        808(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        816(CX), DI
+	MOVQ        824(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VPXOR       800(BX), Y3, Y3
+	MOVQ        1056(CX), DI
+	MOVQ        1064(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1072(CX), DI
+	MOVQ        1080(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VPXOR       1056(BX), Y4, Y4
+	MOVQ        1312(CX), DI
+	MOVQ        1320(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1328(CX), DI
+	MOVQ        1336(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VPXOR       1312(BX), Y5, Y5
+	MOVQ        1568(CX), DI
+	MOVQ        1576(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1584(CX), DI
+	MOVQ        1592(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VPXOR       1568(BX), Y6, Y6
+	MOVQ        1824(CX), DI
+	MOVQ        1832(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1840(CX), DI
+	MOVQ        1848(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VPXOR       1824(BX), Y7, Y7
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 32(R10)
+	VMOVDQA     Y1, 288(R10)
+	VMOVDQA     Y2, 544(R10)
+	VMOVDQA     Y3, 800(R10)
+	VMOVDQA     Y4, 1056(R10)
+	VMOVDQA     Y5, 1312(R10)
+	VMOVDQA     Y6, 1568(R10)
+	VMOVDQA     Y7, 1824(R10)
+	MOVQ        64(CX), DI
+	MOVQ        72(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        80(CX), DI
+	MOVQ        88(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VPXOR       64(BX), Y0, Y0
+	MOVQ        320(CX), DI
+	MOVQ        328(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        336(CX), DI
+	MOVQ        344(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VPXOR       320(BX), Y1, Y1
+	MOVQ        576(CX), DI
+	MOVQ        584(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        592(CX), DI
+	MOVQ        600(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VPXOR       576(BX), Y2, Y2
+	MOVQ        832(CX), DI
+	MOVQ        840(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        848(CX), DI
+	MOVQ        856(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VPXOR       832(BX), Y3, Y3
+	MOVQ        1088(CX), DI
+	MOVQ        1096(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1104(CX), DI
+	MOVQ        1112(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VPXOR       1088(BX), Y4, Y4
+	MOVQ        1344(CX), DI
+	MOVQ        1352(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1360(CX), DI
+	MOVQ        1368(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VPXOR       1344(BX), Y5, Y5
+	MOVQ        1600(CX), DI
+	MOVQ        1608(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1616(CX), DI
+	MOVQ        1624(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VPXOR       1600(BX), Y6, Y6
+	MOVQ        1856(CX), DI
+	MOVQ        1864(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1872(CX), DI
+	MOVQ        1880(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VPXOR       1856(BX), Y7, Y7
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 64(R10)
+	VMOVDQA     Y1, 320(R10)
+	VMOVDQA     Y2, 576(R10)
+	VMOVDQA     Y3, 832(R10)
+	VMOVDQA     Y4, 1088(R10)
+	VMOVDQA     Y5, 1344(R10)
+	VMOVDQA     Y6, 1600(R10)
+	VMOVDQA     Y7, 1856(R10)
+	MOVQ        96(CX), DI
+	MOVQ        104(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        112(CX), DI
+	MOVQ        120(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VPXOR       96(BX), Y0, Y0
+	MOVQ        352(CX), DI
+	MOVQ        360(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        368(CX), DI
+	MOVQ        376(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VPXOR       352(BX), Y1, Y1
+	MOVQ        608(CX), DI
+	MOVQ        616(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        624(CX), DI
+	MOVQ        632(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VPXOR       608(BX), Y2, Y2
+	MOVQ        864(CX), DI
+	MOVQ        872(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        880(CX), DI
+	MOVQ        888(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VPXOR       864(BX), Y3, Y3
+	MOVQ        1120(CX), DI
+	MOVQ        1128(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1136(CX), DI
+	MOVQ        1144(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VPXOR       1120(BX), Y4, Y4
+	MOVQ        1376(CX), DI
+	MOVQ        1384(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1392(CX), DI
+	MOVQ        1400(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VPXOR       1376(BX), Y5, Y5
+	MOVQ        1632(CX), DI
+	MOVQ        1640(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1648(CX), DI
+	MOVQ        1656(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VPXOR       1632(BX), Y6, Y6
+	MOVQ        1888(CX), DI
+	MOVQ        1896(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1904(CX), DI
+	MOVQ        1912(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VPXOR       1888(BX), Y7, Y7
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 96(R10)
+	VMOVDQA     Y1, 352(R10)
+	VMOVDQA     Y2, 608(R10)
+	VMOVDQA     Y3, 864(R10)
+	VMOVDQA     Y4, 1120(R10)
+	VMOVDQA     Y5, 1376(R10)
+	VMOVDQA     Y6, 1632(R10)
+	VMOVDQA     Y7, 1888(R10)
+	MOVQ        128(CX), DI
+	MOVQ        136(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        144(CX), DI
+	MOVQ        152(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VPXOR       128(BX), Y0, Y0
+	MOVQ        384(CX), DI
+	MOVQ        392(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        400(CX), DI
+	MOVQ        408(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VPXOR       384(BX), Y1, Y1
+	MOVQ        640(CX), DI
+	MOVQ        648(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        656(CX), DI
+	MOVQ        664(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VPXOR       640(BX), Y2, Y2
+	MOVQ        896(CX), DI
+	MOVQ        904(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        912(CX), DI
+	MOVQ        920(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VPXOR       896(BX), Y3, Y3
+	MOVQ        1152(CX), DI
+	MOVQ        1160(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1168(CX), DI
+	MOVQ        1176(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VPXOR       1152(BX), Y4, Y4
+	MOVQ        1408(CX), DI
+	MOVQ        1416(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1424(CX), DI
+	MOVQ        1432(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VPXOR       1408(BX), Y5, Y5
+	MOVQ        1664(CX), DI
+	MOVQ        1672(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1680(CX), DI
+	MOVQ        1688(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VPXOR       1664(BX), Y6, Y6
+	MOVQ        1920(CX), DI
+	MOVQ        1928(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1936(CX), DI
+	MOVQ        1944(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VPXOR       1920(BX), Y7, Y7
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 128(R10)
+	VMOVDQA     Y1, 384(R10)
+	VMOVDQA     Y2, 640(R10)
+	VMOVDQA     Y3, 896(R10)
+	VMOVDQA     Y4, 1152(R10)
+	VMOVDQA     Y5, 1408(R10)
+	VMOVDQA     Y6, 1664(R10)
+	VMOVDQA     Y7, 1920(R10)
+	MOVQ        160(CX), DI
+	MOVQ        168(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        176(CX), DI
+	MOVQ        184(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VPXOR       160(BX), Y0, Y0
+	MOVQ        416(CX), DI
+	MOVQ        424(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        432(CX), DI
+	MOVQ        440(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VPXOR       416(BX), Y1, Y1
+	MOVQ        672(CX), DI
+	MOVQ        680(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        688(CX), DI
+	MOVQ        696(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VPXOR       672(BX), Y2, Y2
+	MOVQ        928(CX), DI
+	MOVQ        936(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        944(CX), DI
+	MOVQ        952(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VPXOR       928(BX), Y3, Y3
+	MOVQ        1184(CX), DI
+	MOVQ        1192(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1200(CX), DI
+	MOVQ        1208(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VPXOR       1184(BX), Y4, Y4
+	MOVQ        1440(CX), DI
+	MOVQ        1448(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1456(CX), DI
+	MOVQ        1464(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VPXOR       1440(BX), Y5, Y5
+	MOVQ        1696(CX), DI
+	MOVQ        1704(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1712(CX), DI
+	MOVQ        1720(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VPXOR       1696(BX), Y6, Y6
+	MOVQ        1952(CX), DI
+	MOVQ        1960(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1968(CX), DI
+	MOVQ        1976(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VPXOR       1952(BX), Y7, Y7
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 160(R10)
+	VMOVDQA     Y1, 416(R10)
+	VMOVDQA     Y2, 672(R10)
+	VMOVDQA     Y3, 928(R10)
+	VMOVDQA     Y4, 1184(R10)
+	VMOVDQA     Y5, 1440(R10)
+	VMOVDQA     Y6, 1696(R10)
+	VMOVDQA     Y7, 1952(R10)
+	MOVQ        192(CX), DI
+	MOVQ        200(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        208(CX), DI
+	MOVQ        216(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VPXOR       192(BX), Y0, Y0
+	MOVQ        448(CX), DI
+	MOVQ        456(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        464(CX), DI
+	MOVQ        472(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VPXOR       448(BX), Y1, Y1
+	MOVQ        704(CX), DI
+	MOVQ        712(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        720(CX), DI
+	MOVQ        728(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VPXOR       704(BX), Y2, Y2
+	MOVQ        960(CX), DI
+	MOVQ        968(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        976(CX), DI
+	MOVQ        984(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VPXOR       960(BX), Y3, Y3
+	MOVQ        1216(CX), DI
+	MOVQ        1224(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1232(CX), DI
+	MOVQ        1240(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VPXOR       1216(BX), Y4, Y4
+	MOVQ        1472(CX), DI
+	MOVQ        1480(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1488(CX), DI
+	MOVQ        1496(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VPXOR       1472(BX), Y5, Y5
+	MOVQ        1728(CX), DI
+	MOVQ        1736(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1744(CX), DI
+	MOVQ        1752(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VPXOR       1728(BX), Y6, Y6
+	MOVQ        1984(CX), DI
+	MOVQ        1992(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        2000(CX), DI
+	MOVQ        2008(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VPXOR       1984(BX), Y7, Y7
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 192(R10)
+	VMOVDQA     Y1, 448(R10)
+	VMOVDQA     Y2, 704(R10)
+	VMOVDQA     Y3, 960(R10)
+	VMOVDQA     Y4, 1216(R10)
+	VMOVDQA     Y5, 1472(R10)
+	VMOVDQA     Y6, 1728(R10)
+	VMOVDQA     Y7, 1984(R10)
+	MOVQ        224(CX), DI
+	MOVQ        232(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        240(CX), DI
+	MOVQ        248(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VPXOR       224(BX), Y0, Y0
+	MOVQ        480(CX), DI
+	MOVQ        488(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        496(CX), DI
+	MOVQ        504(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VPXOR       480(BX), Y1, Y1
+	MOVQ        736(CX), DI
+	MOVQ        744(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        752(CX), DI
+	MOVQ        760(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VPXOR       736(BX), Y2, Y2
+	MOVQ        992(CX), DI
+	MOVQ        1000(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        1008(CX), DI
+	MOVQ        1016(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VPXOR       992(BX), Y3, Y3
+	MOVQ        1248(CX), DI
+	MOVQ        1256(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1264(CX), DI
+	MOVQ        1272(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VPXOR       1248(BX), Y4, Y4
+	MOVQ        1504(CX), DI
+	MOVQ        1512(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1520(CX), DI
+	MOVQ        1528(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VPXOR       1504(BX), Y5, Y5
+	MOVQ        1760(CX), DI
+	MOVQ        1768(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1776(CX), DI
+	MOVQ        1784(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VPXOR       1760(BX), Y6, Y6
+	MOVQ        2016(CX), DI
+	MOVQ        2024(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        2032(CX), DI
+	MOVQ        2040(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VPXOR       2016(BX), Y7, Y7
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 224(R10)
+	VMOVDQA     Y1, 480(R10)
+	VMOVDQA     Y2, 736(R10)
+	VMOVDQA     Y3, 992(R10)
+	VMOVDQA     Y4, 1248(R10)
+	VMOVDQA     Y5, 1504(R10)
+	VMOVDQA     Y6, 1760(R10)
+	VMOVDQA     Y7, 2016(R10)
+	VMOVDQA     (R10), Y0
+	VMOVDQA     32(R10), Y1
+	VMOVDQA     64(R10), Y2
+	VMOVDQA     96(R10), Y3
+	VMOVDQA     128(R10), Y4
+	VMOVDQA     160(R10), Y5
+	VMOVDQA     192(R10), Y6
+	VMOVDQA     224(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 992(R9)
+	VMOVDQA     Y1, 2016(R9)
+	VMOVDQA     Y2, 736(R9)
+	VMOVDQA     Y3, 1760(R9)
+	VMOVDQA     Y4, 480(R9)
+	VMOVDQA     Y5, 1504(R9)
+	VMOVDQA     Y6, 224(R9)
+	VMOVDQA     Y7, 1248(R9)
+	VMOVDQA     256(R10), Y0
+	VMOVDQA     288(R10), Y1
+	VMOVDQA     320(R10), Y2
+	VMOVDQA     352(R10), Y3
+	VMOVDQA     384(R10), Y4
+	VMOVDQA     416(R10), Y5
+	VMOVDQA     448(R10), Y6
+	VMOVDQA     480(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 960(R9)
+	VMOVDQA     Y1, 1984(R9)
+	VMOVDQA     Y2, 704(R9)
+	VMOVDQA     Y3, 1728(R9)
+	VMOVDQA     Y4, 448(R9)
+	VMOVDQA     Y5, 1472(R9)
+	VMOVDQA     Y6, 192(R9)
+	VMOVDQA     Y7, 1216(R9)
+	VMOVDQA     512(R10), Y0
+	VMOVDQA     544(R10), Y1
+	VMOVDQA     576(R10), Y2
+	VMOVDQA     608(R10), Y3
+	VMOVDQA     640(R10), Y4
+	VMOVDQA     672(R10), Y5
+	VMOVDQA     704(R10), Y6
+	VMOVDQA     736(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 928(R9)
+	VMOVDQA     Y1, 1952(R9)
+	VMOVDQA     Y2, 672(R9)
+	VMOVDQA     Y3, 1696(R9)
+	VMOVDQA     Y4, 416(R9)
+	VMOVDQA     Y5, 1440(R9)
+	VMOVDQA     Y6, 160(R9)
+	VMOVDQA     Y7, 1184(R9)
+	VMOVDQA     768(R10), Y0
+	VMOVDQA     800(R10), Y1
+	VMOVDQA     832(R10), Y2
+	VMOVDQA     864(R10), Y3
+	VMOVDQA     896(R10), Y4
+	VMOVDQA     928(R10), Y5
+	VMOVDQA     960(R10), Y6
+	VMOVDQA     992(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 896(R9)
+	VMOVDQA     Y1, 1920(R9)
+	VMOVDQA     Y2, 640(R9)
+	VMOVDQA     Y3, 1664(R9)
+	VMOVDQA     Y4, 384(R9)
+	VMOVDQA     Y5, 1408(R9)
+	VMOVDQA     Y6, 128(R9)
+	VMOVDQA     Y7, 1152(R9)
+	VMOVDQA     1024(R10), Y0
+	VMOVDQA     1056(R10), Y1
+	VMOVDQA     1088(R10), Y2
+	VMOVDQA     1120(R10), Y3
+	VMOVDQA     1152(R10), Y4
+	VMOVDQA     1184(R10), Y5
+	VMOVDQA     1216(R10), Y6
+	VMOVDQA     1248(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 864(R9)
+	VMOVDQA     Y1, 1888(R9)
+	VMOVDQA     Y2, 608(R9)
+	VMOVDQA     Y3, 1632(R9)
+	VMOVDQA     Y4, 352(R9)
+	VMOVDQA     Y5, 1376(R9)
+	VMOVDQA     Y6, 96(R9)
+	VMOVDQA     Y7, 1120(R9)
+	VMOVDQA     1280(R10), Y0
+	VMOVDQA     1312(R10), Y1
+	VMOVDQA     1344(R10), Y2
+	VMOVDQA     1376(R10), Y3
+	VMOVDQA     1408(R10), Y4
+	VMOVDQA     1440(R10), Y5
+	VMOVDQA     1472(R10), Y6
+	VMOVDQA     1504(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 832(R9)
+	VMOVDQA     Y1, 1856(R9)
+	VMOVDQA     Y2, 576(R9)
+	VMOVDQA     Y3, 1600(R9)
+	VMOVDQA     Y4, 320(R9)
+	VMOVDQA     Y5, 1344(R9)
+	VMOVDQA     Y6, 64(R9)
+	VMOVDQA     Y7, 1088(R9)
+	VMOVDQA     1536(R10), Y0
+	VMOVDQA     1568(R10), Y1
+	VMOVDQA     1600(R10), Y2
+	VMOVDQA     1632(R10), Y3
+	VMOVDQA     1664(R10), Y4
+	VMOVDQA     1696(R10), Y5
+	VMOVDQA     1728(R10), Y6
+	VMOVDQA     1760(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 800(R9)
+	VMOVDQA     Y1, 1824(R9)
+	VMOVDQA     Y2, 544(R9)
+	VMOVDQA     Y3, 1568(R9)
+	VMOVDQA     Y4, 288(R9)
+	VMOVDQA     Y5, 1312(R9)
+	VMOVDQA     Y6, 32(R9)
+	VMOVDQA     Y7, 1056(R9)
+	VMOVDQA     1792(R10), Y0
+	VMOVDQA     1824(R10), Y1
+	VMOVDQA     1856(R10), Y2
+	VMOVDQA     1888(R10), Y3
+	VMOVDQA     1920(R10), Y4
+	VMOVDQA     1952(R10), Y5
+	VMOVDQA     1984(R10), Y6
+	VMOVDQA     2016(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 768(R9)
+	VMOVDQA     Y1, 1792(R9)
+	VMOVDQA     Y2, 512(R9)
+	VMOVDQA     Y3, 1536(R9)
+	VMOVDQA     Y4, 256(R9)
+	VMOVDQA     Y5, 1280(R9)
+	VMOVDQA     Y6, (R9)
+	VMOVDQA     Y7, 1024(R9)
+	MOVQ        R9, R13
+	LEAQ        1024(R9), R14
+	LEAQ        encryptRoundsAVX2<>+0(SB), SI
+	MOVQ        DX, (SP)
+	MOVL        $0x00000003, DX
+
+des:
+	MOVL $0x00000008, DI
+
+rounds:
+	MOVL         (SI), R15
+	ADDQ         AX, R15
+	VMOVDQA      64(R14), Y0
+	VPXOR        736(R15), Y0, Y0
+	VMOVDQA      32(R14), Y1
+	VPXOR        320(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      992(R14), Y3
+	VPXOR        416(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y4
+	VMOVDQA      128(R14), Y5
+	VPXOR        128(R15), Y5, Y5
+	VPANDN       Y5, Y4, Y6
+	VMOVDQA      (R14), Y7
+	VPXOR        512(R15), Y7, Y7
+	VPXOR        Y1, Y7, Y8
+	VPXOR        Y3, Y6, Y9
+	VPANDN       Y9, Y7, Y9
+	VPXOR        Y9, Y4, Y9
+	VPANDN       Y9, Y5, Y10
+	VPXOR        Y4, Y10, Y4
+	VPAND        Y4, Y1, Y11
+	VPXOR        onesAVX2<>+0(SB), Y7, Y12
+	VPXOR        Y11, Y12, Y11
+	VPANDN       Y11, Y0, Y11
+	VPANDN       Y11, Y3, Y13
+	VPXOR        Y13, Y8, Y8
+	VMOVDQA      96(R14), Y14
+	VPXOR        (R15), Y14, Y14
+	VPXOR        Y2, Y14, Y2
+	VPOR         Y10, Y2, Y2
+	VPANDN       Y2, Y5, Y2
+	VPXOR        Y2, Y8, Y8
+	VPXOR        Y10, Y14, Y10
+	VPXOR        Y8, Y10, Y10
+	VPAND        Y10, Y8, Y2
+	VPOR         Y6, Y2, Y2
+	VPAND        Y2, Y3, Y3
+	VPXOR        Y3, Y10, Y3
+	VPXOR        Y5, Y3, Y2
+	VPAND        Y7, Y0, Y15
+	VPXOR        Y15, Y2, Y15
+	VPANDN       Y15, Y14, Y15
+	VPOR         Y9, Y13, Y13
+	VPXOR        Y15, Y13, Y13
+	VPXOR        Y0, Y13, Y15
+	VPAND        Y10, Y15, Y15
+	VPANDN       Y15, Y7, Y7
+	VPXOR        Y7, Y6, Y6
+	VPAND        Y6, Y1, Y6
+	VPAND        Y8, Y14, Y8
+	VPOR         Y8, Y4, Y4
+	VPXOR        Y10, Y4, Y4
+	VPANDN       Y13, Y1, Y1
+	VPXOR        Y1, Y3, Y7
+	VPXOR        256(R13), Y7, Y10
+	VMOVDQA      Y10, 256(R13)
+	VPANDN       Y11, Y7, Y7
+	VPANDN       Y7, Y0, Y0
+	VPXOR        Y0, Y4, Y4
+	VPXOR        Y6, Y4, Y4
+	VPXOR        704(R13), Y4, Y0
+	VMOVDQA      Y0, 704(R13)
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y8, Y9, Y9
+	VPXOR        512(R13), Y9, Y0
+	VMOVDQA      Y0, 512(R13)
+	VPANDN       Y9, Y1, Y0
+	VPXOR        Y2, Y0, Y0
+	VPAND        Y0, Y14, Y0
+	VPXOR        Y0, Y1, Y1
+	VPANDN       Y1, Y5, Y5
+	VPANDN       Y3, Y14, Y14
+	VPXOR        Y9, Y12, Y12
+	VPXOR        Y4, Y12, Y12
+	VPXOR        Y14, Y12, Y12
+	VPXOR        Y5, Y12, Y12
+	VPXOR        960(R13), Y12, Y12
+	VMOVDQA      Y12, 960(R13)
+	VMOVDQA      128(R14), Y0
+	VPXOR        864(R15), Y0, Y0
+	VMOVDQA      256(R14), Y1
+	VPXOR        288(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VPXOR        onesAVX2<>+0(SB), Y1, Y3
+	VMOVDQA      224(R14), Y4
+	VPXOR        640(R15), Y4, Y4
+	VPXOR        Y3, Y4, Y5
+	VPOR         Y0, Y1, Y6
+	VPAND        Y5, Y6, Y7
+	VMOVDQA      96(R14), Y8
+	VPXOR        64(R15), Y8, Y8
+	VPANDN       Y6, Y8, Y6
+	VPANDN       Y8, Y4, Y4
+	VPXOR        Y4, Y3, Y4
+	VPOR         Y4, Y3, Y9
+	VPXOR        Y6, Y9, Y10
+	VPANDN       Y10, Y7, Y7
+	VMOVDQA      192(R14), Y11
+	VPXOR        160(R15), Y11, Y11
+	VPOR         Y11, Y3, Y3
+	VPANDN       Y3, Y7, Y3
+	VPXOR        Y2, Y3, Y3
+	VMOVDQA      160(R14), Y2
+	VPXOR        448(R15), Y2, Y2
+	VPAND        Y3, Y2, Y3
+	VPXOR        Y5, Y0, Y12
+	VPXOR        Y8, Y12, Y13
+	VPAND        Y7, Y11, Y7
+	VPXOR        Y7, Y13, Y7
+	VPXOR        Y3, Y7, Y3
+	VPXOR        864(R13), Y3, Y3
+	VMOVDQA      Y3, 864(R13)
+	VPAND        Y4, Y13, Y13
+	VPOR         Y5, Y13, Y13
+	VPANDN       Y13, Y2, Y13
+	VPOR         Y10, Y11, Y3
+	VPANDN       Y3, Y7, Y7
+	VPOR         Y8, Y5, Y3
+	VPAND        Y3, Y0, Y14
+	VPXOR        Y14, Y4, Y4
+	VPAND        Y10, Y2, Y10
+	VPXOR        Y10, Y4, Y4
+	VPXOR        Y3, Y9, Y3
+	VPOR         Y0, Y3, Y3
+	VPANDN       Y3, Y11, Y10
+	VPXOR        Y10, Y4, Y4
+	VPXOR        384(R13), Y4, Y10
+	VMOVDQA      Y10, 384(R13)
+	VPAND        Y9, Y4, Y4
+	VPXOR        Y1, Y4, Y1
+	VPAND        Y1, Y8, Y8
+	VPXOR        Y8, Y7, Y7
+	VPXOR        Y13, Y7, Y7
+	VPXOR        544(R13), Y7, Y9
+	VMOVDQA      Y9, 544(R13)
+	VPXOR        Y7, Y4, Y7
+	VPXOR        Y3, Y7, Y7
+	VPOR         Y6, Y2, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y0, Y7, Y7
+	VPAND        Y7, Y11, Y11
+	VPOR         Y12, Y8, Y8
+	VPANDN       Y8, Y4, Y4
+	VPANDN       Y4, Y2, Y2
+	VPOR         Y5, Y1, Y1
+	VPXOR        Y14, Y1, Y1
+	VPXOR        Y2, Y1, Y1
+	VPXOR        Y11, Y1, Y1
+	VPXOR        32(R13), Y1, Y1
+	VMOVDQA      Y1, 32(R13)
+	VMOVDQA      384(R14), Y0
+	VPXOR        224(R15), Y0, Y0
+	VMOVDQA      288(R14), Y1
+	VPXOR        352(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      320(R14), Y3
+	VPXOR        96(R15), Y3, Y3
+	VPOR         Y0, Y3, Y4
+	VMOVDQA      224(R14), Y5
+	VPXOR        704(R15), Y5, Y5
+	VPAND        Y4, Y5, Y4
+	VPXOR        Y4, Y2, Y4
+	VPXOR        Y1, Y3, Y6
+	VPOR         Y5, Y6, Y7
+	VMOVDQA      352(R14), Y8
+	VPXOR        800(R15), Y8, Y8
+	VPANDN       Y7, Y8, Y9
+	VPXOR        Y9, Y4, Y4
+	VPXOR        Y4, Y3, Y9
+	VPANDN       Y9, Y2, Y10
+	VPAND        Y10, Y5, Y11
+	VMOVDQA      256(R14), Y12
+	VPXOR        576(R15), Y12, Y12
+	VPXOR        Y11, Y12, Y13
+	VPXOR        Y9, Y7, Y9
+	VPXOR        Y13, Y9, Y9
+	VPAND        Y9, Y1, Y1
+	VPXOR        Y7, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPXOR        onesAVX2<>+0(SB), Y10, Y7
+	VPXOR        Y1, Y7, Y7
+	VPAND        Y2, Y9, Y2
+	VPXOR        Y3, Y2, Y1
+	VPANDN       Y1, Y8, Y1
+	VPOR         Y1, Y7, Y11
+	VPOR         Y0, Y11, Y11
+	VPAND        Y13, Y12, Y13
+	VPXOR        Y13, Y4, Y13
+	VPXOR        160(R13), Y13, Y14
+	VMOVDQA      Y14, 160(R13)
+	VPXOR        Y8, Y5, Y14
+	VPXOR        Y6, Y14, Y14
+	VPOR         Y14, Y13, Y6
+	VPAND        Y6, Y8, Y8
+	VPXOR        Y8, Y11, Y11
+	VPANDN       Y11, Y5, Y8
+	VPANDN       Y7, Y12, Y12
+	VPAND        Y10, Y0, Y0
+	VPXOR        Y0, Y14, Y14
+	VPXOR        Y12, Y14, Y14
+	VPXOR        736(R13), Y14, Y7
+	VMOVDQA      Y7, 736(R13)
+	VPAND        Y13, Y14, Y7
+	VPXOR        Y9, Y7, Y7
+	VPXOR        Y1, Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPXOR        928(R13), Y7, Y7
+	VMOVDQA      Y7, 928(R13)
+	VPOR         Y4, Y14, Y14
+	VPXOR        Y9, Y14, Y9
+	VPAND        Y0, Y13, Y0
+	VPAND        Y0, Y5, Y0
+	VPXOR        Y0, Y9, Y9
+	VPAND        Y6, Y11, Y11
+	VPXOR        Y2, Y11, Y11
+	VPAND        Y11, Y5, Y5
+	VPOR         Y13, Y14, Y14
+	VPXOR        Y5, Y14, Y14
+	VPANDN       Y14, Y3, Y3
+	VPXOR        Y3, Y9, Y9
+	VPXOR        480(R13), Y9, Y9
+	VMOVDQA      Y9, 480(R13)
+	VMOVDQA      384(R14), Y0
+	VPXOR        192(R15), Y0, Y0
+	VPXOR        onesAVX2<>+0(SB), Y0, Y1
+	VMOVDQA      512(R14), Y2
+	VPXOR        32(R15), Y2, Y2
+	VPOR         Y0, Y2, Y3
+	VMOVDQA      448(R14), Y4
+	VPXOR        608(R15), Y4, Y4
+	VPOR         Y3, Y4, Y5
+	VMOVDQA      480(R14), Y6
+	VPXOR        384(R15), Y6, Y6
+	VPANDN       Y5, Y6, Y7
+	VPANDN       Y0, Y4, Y8
+	VPXOR        Y8, Y3, Y3
+	VPXOR        Y7, Y3, Y8
+	VPOR         Y1, Y8, Y9
+	VPANDN       Y8, Y4, Y10
+	VPXOR        Y6, Y10, Y10
+	VPAND        Y5, Y10, Y5
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      352(R14), Y11
+	VPXOR        480(R15), Y11, Y11
+	VPANDN       Y5, Y11, Y5
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y10, Y2, Y5
+	VPXOR        Y5, Y1, Y5
+	VPXOR        Y3, Y5, Y12
+	VPANDN       Y12, Y10, Y10
+	VMOVDQA      416(R14), Y13
+	VPXOR        832(R15), Y13, Y13
+	VPAND        Y10, Y13, Y10
+	VPXOR        Y10, Y4, Y10
+	VPANDN       Y6, Y13, Y14
+	VPOR         Y12, Y14, Y12
+	VPANDN       Y12, Y4, Y12
+	VPXOR        Y12, Y10, Y10
+	VPAND        Y10, Y11, Y12
+	VPANDN       Y5, Y13, Y5
+	VPXOR        Y5, Y8, Y8
+	VPXOR        Y12, Y8, Y5
+	VPXOR        (R13), Y5, Y15
+	VMOVDQA      Y15, (R13)
+	VPANDN       Y5, Y12, Y12
+	VPXOR        Y9, Y12, Y12
+	VPXOR        Y7, Y5, Y15
+	VPXOR        Y14, Y15, Y15
+	VPANDN       Y15, Y13, Y14
+	VPXOR        Y14, Y12, Y12
+	VPXOR        Y2, Y5, Y5
+	VPANDN       Y11, Y4, Y2
+	VPXOR        Y2, Y5, Y5
+	VPXOR        Y11, Y4, Y11
+	VPOR         Y6, Y11, Y2
+	VPANDN       Y2, Y0, Y2
+	VPXOR        Y2, Y5, Y5
+	VPANDN       Y9, Y13, Y9
+	VPXOR        Y9, Y5, Y9
+	VPXOR        288(R13), Y9, Y2
+	VMOVDQA      Y2, 288(R13)
+	VPXOR        Y6, Y9, Y2
+	VPAND        Y8, Y2, Y2
+	VPANDN       Y15, Y5, Y5
+	VPXOR        Y11, Y5, Y5
+	VPAND        Y5, Y4, Y5
+	VPXOR        Y5, Y2, Y2
+	VPAND        Y2, Y0, Y0
+	VPXOR        Y0, Y12, Y12
+	VPXOR        800(R13), Y12, Y0
+	VMOVDQA      Y0, 800(R13)
+	VPANDN       Y1, Y11, Y11
+	VPAND        Y11, Y6, Y6
+	VPXOR        Y8, Y10, Y8
+	VPXOR        Y6, Y8, Y8
+	VPANDN       Y8, Y13, Y13
+	VPXOR        Y7, Y12, Y12
+	VPXOR        Y10, Y12, Y10
+	VPANDN       Y12, Y3, Y3
+	VPXOR        Y9, Y3, Y3
+	VPAND        Y3, Y4, Y4
+	VPXOR        Y4, Y10, Y10
+	VPXOR        Y13, Y10, Y10
+	VPXOR        608(R13), Y10, Y10
+	VMOVDQA      Y10, 608(R13)
+	VMOVDQA      608(R14), Y0
+	VPXOR        2368(R15), Y0, Y0
+	VMOVDQA      480(R14), Y1
+	VPXOR        2176(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      544(R14), Y3
+	VPXOR        1856(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y4
+	VPAND        Y4, Y1, Y4
+	VPOR         Y2, Y3, Y5
+	VMOVDQA      640(R14), Y6
+	VPXOR        2624(R15), Y6, Y6
+	VPANDN       Y5, Y6, Y7
+	VPOR         Y0, Y7, Y8
+	VPXOR        Y8, Y3, Y9
+	VPOR         Y1, Y9, Y9
+	VPANDN       Y6, Y0, Y10
+	VPXOR        onesAVX2<>+0(SB), Y10, Y11
+	VPXOR        Y4, Y11, Y12
+	VMOVDQA      512(R14), Y13
+	VPXOR        2528(R15), Y13, Y13
+	VPAND        Y12, Y13, Y14
+	VPXOR        Y14, Y9, Y9
+	VPXOR        Y8, Y9, Y15
+	VPXOR        Y5, Y15, Y5
+	VPXOR        Y4, Y5, Y5
+	VPANDN       Y5, Y6, Y5
+	VPANDN       Y11, Y6, Y11
+	VPXOR        Y11, Y15, Y15
+	VPANDN       Y14, Y0, Y14
+	VPXOR        Y7, Y2, Y7
+	VPANDN       Y8, Y3, Y8
+	VPXOR        Y8, Y10, Y8
+	VPAND        Y8, Y13, Y8
+	VPXOR        Y8, Y7, Y7
+	VMOVDQA      576(R14), Y8
+	VPXOR        2048(R15), Y8, Y8
+	VPAND        Y9, Y8, Y9
+	VPXOR        Y9, Y7, Y7
+	VPXOR        64(R13), Y7, Y11
+	VMOVDQA      Y11, 64(R13)
+	VPOR         Y1, Y7, Y1
+	VPXOR        Y13, Y1, Y11
+	VPXOR        Y14, Y11, Y11
+	VPAND        Y11, Y3, Y14
+	VPOR         Y9, Y10, Y10
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y14, Y10, Y10
+	VPXOR        Y11, Y10, Y14
+	VMOVDQA      Y9, (R12)
+	VPAND        Y14, Y13, Y9
+	VPXOR        Y9, Y15, Y15
+	VPAND        Y11, Y15, Y11
+	VPANDN       Y3, Y9, Y9
+	VPANDN       Y9, Y0, Y9
+	VPXOR        Y9, Y14, Y9
+	VPXOR        Y9, Y11, Y11
+	VPXOR        Y5, Y11, Y5
+	VPAND        Y5, Y8, Y5
+	VPAND        Y9, Y6, Y6
+	VPXOR        Y2, Y4, Y4
+	VPXOR        Y13, Y4, Y4
+	VPXOR        Y6, Y4, Y4
+	VPXOR        Y5, Y4, Y4
+	VPXOR        224(R13), Y4, Y2
+	VMOVDQA      Y2, 224(R13)
+	VPANDN       Y7, Y13, Y7
+	VPANDN       Y15, Y8, Y8
+	VPXOR        Y8, Y10, Y10
+	VPXOR        768(R13), Y10, Y2
+	VMOVDQA      Y2, 768(R13)
+	VPXOR        Y4, Y1, Y1
+	VPXOR        Y10, Y1, Y1
+	VPXOR        Y7, Y1, Y1
+	VPOR         Y12, Y14, Y14
+	VPANDN       Y14, Y7, Y7
+	VMOVDQA      (R12), Y2
+	VPXOR        Y2, Y11, Y11
+	VPAND        Y11, Y13, Y13
+	VPXOR        Y13, Y7, Y7
+	VPANDN       Y7, Y0, Y0
+	VPXOR        Y0, Y1, Y1
+	VPXOR        416(R13), Y1, Y1
+	VMOVDQA      Y1, 416(R13)
+	VMOVDQA      608(R14), Y0
+	VPXOR        1824(R15), Y0, Y0
+	VMOVDQA      736(R14), Y1
+	VPXOR        1920(R15), Y1, Y1
+	VPAND        Y1, Y0, Y2
+	VMOVDQA      640(R14), Y3
+	VPXOR        2144(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y2
+	VPXOR        Y0, Y1, Y4
+	VMOVDQA      672(R14), Y5
+	VPXOR        2496(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VPXOR        Y6, Y2, Y7
+	VPOR         Y5, Y7, Y8
+	VPXOR        Y4, Y8, Y9
+	VMOVDQA      704(R14), Y10
+	VPXOR        2304(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y11
+	VPXOR        Y11, Y7, Y11
+	VPANDN       Y9, Y11, Y12
+	VPOR         Y3, Y4, Y4
+	VPAND        Y4, Y1, Y4
+	VPAND        Y7, Y3, Y7
+	VPXOR        Y5, Y9, Y9
+	VPXOR        Y10, Y9, Y13
+	VPXOR        Y7, Y13, Y7
+	VPXOR        Y7, Y5, Y14
+	VPANDN       Y4, Y14, Y14
+	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VPANDN       Y6, Y1, Y6
+	VPXOR        Y6, Y14, Y6
+	VPXOR        Y6, Y12, Y15
+	VPANDN       Y15, Y3, Y15
+	VPOR         Y10, Y1, Y1
+	VPANDN       Y1, Y5, Y5
+	VPXOR        onesAVX2<>+0(SB), Y13, Y1
+	VPXOR        Y5, Y1, Y1
+	VPAND        Y8, Y0, Y0
+	VPXOR        Y4, Y12, Y12
+	VPAND        Y12, Y10, Y5
+	VPXOR        Y5, Y0, Y0
+	VPOR         Y14, Y0, Y14
+	VPAND        Y14, Y3, Y14
+	VPANDN       Y14, Y1, Y5
+	VPXOR        Y2, Y5, Y5
+	VPXOR        Y15, Y5, Y5
+	VMOVDQA      768(R14), Y8
+	VPXOR        2400(R15), Y8, Y8
+	VPANDN       Y5, Y8, Y5
+	VPANDN       Y11, Y0, Y15
+	VPXOR        Y9, Y15, Y15
+	VPAND        Y0, Y8, Y0
+	VPXOR        Y15, Y0, Y9
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y14, Y9, Y9
+	VPXOR        Y5, Y9, Y9
+	VPXOR        896(R13), Y9, Y9
+	VMOVDQA      Y9, 896(R13)
+	VPAND        Y15, Y3, Y3
+	VPOR         Y11, Y13, Y13
+	VPOR         Y12, Y13, Y13
+	VPXOR        Y3, Y13, Y13
+	VPAND        Y13, Y8, Y13
+	VPXOR        Y13, Y1, Y1
+	VPXOR        96(R13), Y1, Y1
+	VMOVDQA      Y1, 96(R13)
+	VPAND        Y6, Y8, Y8
+	VPAND        Y4, Y2, Y2
+	VPANDN       Y2, Y10, Y10
+	VPXOR        Y10, Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPXOR        320(R13), Y7, Y7
+	VMOVDQA      Y7, 320(R13)
+	VPXOR        Y0, Y11, Y11
+	VPXOR        576(R13), Y11, Y11
+	VMOVDQA      Y11, 576(R13)
+	VMOVDQA      736(R14), Y0
+	VPXOR        2272(R15), Y0, Y0
+	VPAND        Y0, Y0, Y1
+	VMOVDQA      800(R14), Y2
+	VPXOR        2112(R15), Y2, Y2
+	VMOVDQA      768(R14), Y3
+	VPXOR        2432(R15), Y3, Y3
+	VPOR         Y3, Y2, Y4
+	VMOVDQA      864(R14), Y5
+	VPXOR        1952(R15), Y5, Y5
+	VPXOR        Y5, Y4, Y4
+	VPXOR        Y1, Y4, Y6
+	VPOR         Y2, Y5, Y7
+	VMOVDQA      832(R14), Y8
+	VPXOR        2656(R15), Y8, Y8
+	VPAND        Y7, Y8, Y7
+	VPXOR        Y7, Y6, Y9
+	VPXOR        Y9, Y2, Y10
+	VPAND        Y0, Y10, Y11
+	VPAND        Y11, Y3, Y12
+	VMOVDQA      896(R14), Y13
+	VPXOR        2560(R15), Y13, Y13
+	VPXOR        Y12, Y13, Y12
+	VPOR         Y11, Y3, Y11
+	VPANDN       Y11, Y5, Y14
+	VPAND        Y14, Y8, Y14
+	VPXOR        Y14, Y12, Y12
+	VPAND        Y12, Y13, Y14
+	VPXOR        Y14, Y9, Y14
+	VPXOR        192(R13), Y14, Y15
+	VMOVDQA      Y15, 192(R13)
+	VPXOR        Y3, Y6, Y6
+	VPAND        Y12, Y7, Y15
+	VPOR         Y15, Y6, Y6
+	VPAND        Y6, Y0, Y6
+	VPXOR        Y8, Y15, Y15
+	VPANDN       Y15, Y3, Y15
+	VPOR         Y1, Y12, Y1
+	VPANDN       Y1, Y5, Y5
+	VPXOR        Y9, Y13, Y1
+	VPXOR        Y5, Y1, Y1
+	VPXOR        Y15, Y1, Y15
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y12, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y11, Y9, Y9
+	VPAND        Y9, Y8, Y5
+	VPXOR        Y15, Y3, Y11
+	VPXOR        Y5, Y11, Y11
+	VPXOR        Y14, Y11, Y11
+	VPAND        Y11, Y2, Y11
+	VPXOR        Y11, Y15, Y11
+	VPXOR        672(R13), Y11, Y14
+	VMOVDQA      Y14, 672(R13)
+	VPAND        Y2, Y11, Y11
+	VPXOR        Y6, Y11, Y6
+	VPAND        Y6, Y13, Y6
+	VPXOR        Y12, Y9, Y12
+	VPANDN       Y9, Y4, Y4
+	VPXOR        Y7, Y4, Y4
+	VPANDN       Y4, Y3, Y4
+	VPXOR        Y4, Y12, Y2
+	VPXOR        Y6, Y2, Y2
+	VPXOR        992(R13), Y2, Y2
+	VMOVDQA      Y2, 992(R13)
+	VPANDN       Y15, Y4, Y15
+	VPXOR        Y6, Y15, Y15
+	VPAND        Y15, Y8, Y8
+	VPXOR        onesAVX2<>+0(SB), Y10, Y10
+	VPAND        Y3, Y13, Y13
+	VPXOR        Y13, Y10, Y10
+	VPXOR        Y8, Y10, Y10
+	VPOR         Y12, Y5, Y5
+	VPXOR        Y11, Y5, Y5
+	VPAND        Y1, Y4, Y4
+	VPANDN       Y4, Y3, Y3
+	VPXOR        Y3, Y5, Y5
+	VPAND        Y5, Y0, Y0
+	VPXOR        Y0, Y10, Y10
+	VPXOR        352(R13), Y10, Y10
+	VMOVDQA      Y10, 352(R13)
+	VMOVDQA      928(R14), Y0
+	VPXOR        2464(R15), Y0, Y0
+	VMOVDQA      864(R14), Y1
+	VPXOR        2336(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VPANDN       Y2, Y0, Y3
+	VMOVDQA      992(R14), Y4
+	VPXOR        1792(R15), Y4, Y4
+	VPANDN       Y4, Y3, Y5
+	VPOR         Y4, Y1, Y6
+	VMOVDQA      896(R14), Y7
+	VPXOR        2208(R15), Y7, Y7
+	VPAND        Y6, Y7, Y6
+	VPXOR        onesAVX2<>+0(SB), Y4, Y8
+	VPXOR        Y6, Y8, Y6
+	VMOVDQA      960(R14), Y9
+	VPXOR        2016(R15), Y9, Y9
+	VPANDN       Y6, Y9, Y6
+	VPXOR        Y0, Y5, Y10
+	VPXOR        Y1, Y10, Y11
+	VPOR         Y6, Y11, Y11
+	VPAND        Y11, Y7, Y11
+	VPOR         Y11, Y5, Y5
+	VPXOR        Y9, Y5, Y5
+	VPAND        Y3, Y9, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y8, Y10, Y12
+	VMOVDQA      (R14), Y13
+	VPXOR        1888(R15), Y13, Y13
+	VPANDN       Y12, Y13, Y12
+	VPXOR        Y12, Y5, Y5
+	VPOR         Y7, Y3, Y12
+	VPANDN       Y12, Y4, Y12
+	VPXOR        Y12, Y2, Y12
+	VPAND        Y8, Y2, Y2
+	VPOR         Y3, Y2, Y3
+	VPXOR        Y7, Y3, Y8
+	VPANDN       Y12, Y8, Y14
+	VPANDN       Y1, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y14, Y8, Y1
+	VPOR         Y14, Y4, Y14
+	VPXOR        Y6, Y12, Y12
+	VPANDN       Y13, Y12, Y6
+	VPAND        Y6, Y7, Y15
+	VPXOR        Y15, Y14, Y14
+	VPANDN       Y14, Y9, Y14
+	VPXOR        Y14, Y1, Y1
+	VPXOR        448(R13), Y1, Y15
+	VMOVDQA      Y15, 448(R13)
+	VPANDN       Y7, Y1, Y1
+	VPAND        Y1, Y9, Y1
+	VPXOR        Y8, Y13, Y8
+	VPXOR        Y1, Y8, Y8
+	VPAND        Y8, Y0, Y0
+	VPXOR        Y0, Y5, Y5
+	VPXOR        832(R13), Y5, Y5
+	VMOVDQA      Y5, 832(R13)
+	VPANDN       Y14, Y10, Y14
+	VPOR         Y9, Y2, Y2
+	VPXOR        Y2, Y12, Y0
+	VPXOR        Y3, Y0, Y0
+	VPANDN       Y0, Y4, Y4
+	VPXOR        Y4, Y14, Y14
+	VPXOR        Y11, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y14, Y6, Y6
+	VPXOR        128(R13), Y6, Y6
+	VMOVDQA      Y6, 128(R13)
+	VPANDN       Y10, Y7, Y7
+	VPXOR        Y7, Y2, Y2
+	VPAND        Y2, Y13, Y13
+	VPXOR        Y13, Y12, Y12
+	VPXOR        640(R13), Y12, Y12
+	VMOVDQA      Y12, 640(R13)
+	MOVL         4(SI), R15
+	ADDQ         AX, R15
+	VMOVDQA      64(R13), Y0
+	VPXOR        736(R15), Y0, Y0
+	VMOVDQA      32(R13), Y1
+	VPXOR        320(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      992(R13), Y3
+	VPXOR        416(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y4
+	VMOVDQA      128(R13), Y5
+	VPXOR        128(R15), Y5, Y5
+	VPANDN       Y5, Y4, Y6
+	VMOVDQA      (R13), Y7
+	VPXOR        512(R15), Y7, Y7
+	VPXOR        Y1, Y7, Y8
+	VPXOR        Y3, Y6, Y9
+	VPANDN       Y9, Y7, Y9
+	VPXOR        Y9, Y4, Y9
+	VPANDN       Y9, Y5, Y10
+	VPXOR        Y4, Y10, Y4
+	VPAND        Y4, Y1, Y11
+	VPXOR        onesAVX2<>+0(SB), Y7, Y12
+	VPXOR        Y11, Y12, Y11
+	VPANDN       Y11, Y0, Y11
+	VPANDN       Y11, Y3, Y13
+	VPXOR        Y13, Y8, Y8
+	VMOVDQA      96(R13), Y14
+	VPXOR        (R15), Y14, Y14
+	VPXOR        Y2, Y14, Y2
+	VPOR         Y10, Y2, Y2
+	VPANDN       Y2, Y5, Y2
+	VPXOR        Y2, Y8, Y8
+	VPXOR        Y10, Y14, Y10
+	VPXOR        Y8, Y10, Y10
+	VPAND        Y10, Y8, Y2
+	VPOR         Y6, Y2, Y2
+	VPAND        Y2, Y3, Y3
+	VPXOR        Y3, Y10, Y3
+	VPXOR        Y5, Y3, Y2
+	VPAND        Y7, Y0, Y15
+	VPXOR        Y15, Y2, Y15
+	VPANDN       Y15, Y14, Y15
+	VPOR         Y9, Y13, Y13
+	VPXOR        Y15, Y13, Y13
+	VPXOR        Y0, Y13, Y15
+	VPAND        Y10, Y15, Y15
+	VPANDN       Y15, Y7, Y7
+	VPXOR        Y7, Y6, Y6
+	VPAND        Y6, Y1, Y6
+	VPAND        Y8, Y14, Y8
+	VPOR         Y8, Y4, Y4
+	VPXOR        Y10, Y4, Y4
+	VPANDN       Y13, Y1, Y1
+	VPXOR        Y1, Y3, Y7
+	VPXOR        256(R14), Y7, Y10
+	VMOVDQA      Y10, 256(R14)
+	VPANDN       Y11, Y7, Y7
+	VPANDN       Y7, Y0, Y0
+	VPXOR        Y0, Y4, Y4
+	VPXOR        Y6, Y4, Y4
+	VPXOR        704(R14), Y4, Y0
+	VMOVDQA      Y0, 704(R14)
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y8, Y9, Y9
+	VPXOR        512(R14), Y9, Y0
+	VMOVDQA      Y0, 512(R14)
+	VPANDN       Y9, Y1, Y0
+	VPXOR        Y2, Y0, Y0
+	VPAND        Y0, Y14, Y0
+	VPXOR        Y0, Y1, Y1
+	VPANDN       Y1, Y5, Y5
+	VPANDN       Y3, Y14, Y14
+	VPXOR        Y9, Y12, Y12
+	VPXOR        Y4, Y12, Y12
+	VPXOR        Y14, Y12, Y12
+	VPXOR        Y5, Y12, Y12
+	VPXOR        960(R14), Y12, Y12
+	VMOVDQA      Y12, 960(R14)
+	VMOVDQA      128(R13), Y0
+	VPXOR        864(R15), Y0, Y0
+	VMOVDQA      256(R13), Y1
+	VPXOR        288(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VPXOR        onesAVX2<>+0(SB), Y1, Y3
+	VMOVDQA      224(R13), Y4
+	VPXOR        640(R15), Y4, Y4
+	VPXOR        Y3, Y4, Y5
+	VPOR         Y0, Y1, Y6
+	VPAND        Y5, Y6, Y7
+	VMOVDQA      96(R13), Y8
+	VPXOR        64(R15), Y8, Y8
+	VPANDN       Y6, Y8, Y6
+	VPANDN       Y8, Y4, Y4
+	VPXOR        Y4, Y3, Y4
+	VPOR         Y4, Y3, Y9
+	VPXOR        Y6, Y9, Y10
+	VPANDN       Y10, Y7, Y7
+	VMOVDQA      192(R13), Y11
+	VPXOR        160(R15), Y11, Y11
+	VPOR         Y11, Y3, Y3
+	VPANDN       Y3, Y7, Y3
+	VPXOR        Y2, Y3, Y3
+	VMOVDQA      160(R13), Y2
+	VPXOR        448(R15), Y2, Y2
+	VPAND        Y3, Y2, Y3
+	VPXOR        Y5, Y0, Y12
+	VPXOR        Y8, Y12, Y13
+	VPAND        Y7, Y11, Y7
+	VPXOR        Y7, Y13, Y7
+	VPXOR        Y3, Y7, Y3
+	VPXOR        864(R14), Y3, Y3
+	VMOVDQA      Y3, 864(R14)
+	VPAND        Y4, Y13, Y13
+	VPOR         Y5, Y13, Y13
+	VPANDN       Y13, Y2, Y13
+	VPOR         Y10, Y11, Y3
+	VPANDN       Y3, Y7, Y7
+	VPOR         Y8, Y5, Y3
+	VPAND        Y3, Y0, Y14
+	VPXOR        Y14, Y4, Y4
+	VPAND        Y10, Y2, Y10
+	VPXOR        Y10, Y4, Y4
+	VPXOR        Y3, Y9, Y3
+	VPOR         Y0, Y3, Y3
+	VPANDN       Y3, Y11, Y10
+	VPXOR        Y10, Y4, Y4
+	VPXOR        384(R14), Y4, Y10
+	VMOVDQA      Y10, 384(R14)
+	VPAND        Y9, Y4, Y4
+	VPXOR        Y1, Y4, Y1
+	VPAND        Y1, Y8, Y8
+	VPXOR        Y8, Y7, Y7
+	VPXOR        Y13, Y7, Y7
+	VPXOR        544(R14), Y7, Y9
+	VMOVDQA      Y9, 544(R14)
+	VPXOR        Y7, Y4, Y7
+	VPXOR        Y3, Y7, Y7
+	VPOR         Y6, Y2, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y0, Y7, Y7
+	VPAND        Y7, Y11, Y11
+	VPOR         Y12, Y8, Y8
+	VPANDN       Y8, Y4, Y4
+	VPANDN       Y4, Y2, Y2
+	VPOR         Y5, Y1, Y1
+	VPXOR        Y14, Y1, Y1
+	VPXOR        Y2, Y1, Y1
+	VPXOR        Y11, Y1, Y1
+	VPXOR        32(R14), Y1, Y1
+	VMOVDQA      Y1, 32(R14)
+	VMOVDQA      384(R13), Y0
+	VPXOR        224(R15), Y0, Y0
+	VMOVDQA      288(R13), Y1
+	VPXOR        352(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      320(R13), Y3
+	VPXOR        96(R15), Y3, Y3
+	VPOR         Y0, Y3, Y4
+	VMOVDQA      224(R13), Y5
+	VPXOR        704(R15), Y5, Y5
+	VPAND        Y4, Y5, Y4
+	VPXOR        Y4, Y2, Y4
+	VPXOR        Y1, Y3, Y6
+	VPOR         Y5, Y6, Y7
+	VMOVDQA      352(R13), Y8
+	VPXOR        800(R15), Y8, Y8
+	VPANDN       Y7, Y8, Y9
+	VPXOR        Y9, Y4, Y4
+	VPXOR        Y4, Y3, Y9
+	VPANDN       Y9, Y2, Y10
+	VPAND        Y10, Y5, Y11
+	VMOVDQA      256(R13), Y12
+	VPXOR        576(R15), Y12, Y12
+	VPXOR        Y11, Y12, Y13
+	VPXOR        Y9, Y7, Y9
+	VPXOR        Y13, Y9, Y9
+	VPAND        Y9, Y1, Y1
+	VPXOR        Y7, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPXOR        onesAVX2<>+0(SB), Y10, Y7
+	VPXOR        Y1, Y7, Y7
+	VPAND        Y2, Y9, Y2
+	VPXOR        Y3, Y2, Y1
+	VPANDN       Y1, Y8, Y1
+	VPOR         Y1, Y7, Y11
+	VPOR         Y0, Y11, Y11
+	VPAND        Y13, Y12, Y13
+	VPXOR        Y13, Y4, Y13
+	VPXOR        160(R14), Y13, Y14
+	VMOVDQA      Y14, 160(R14)
+	VPXOR        Y8, Y5, Y14
+	VPXOR        Y6, Y14, Y14
+	VPOR         Y14, Y13, Y6
+	VPAND        Y6, Y8, Y8
+	VPXOR        Y8, Y11, Y11
+	VPANDN       Y11, Y5, Y8
+	VPANDN       Y7, Y12, Y12
+	VPAND        Y10, Y0, Y0
+	VPXOR        Y0, Y14, Y14
+	VPXOR        Y12, Y14, Y14
+	VPXOR        736(R14), Y14, Y7
+	VMOVDQA      Y7, 736(R14)
+	VPAND        Y13, Y14, Y7
+	VPXOR        Y9, Y7, Y7
+	VPXOR        Y1, Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPXOR        928(R14), Y7, Y7
+	VMOVDQA      Y7, 928(R14)
+	VPOR         Y4, Y14, Y14
+	VPXOR        Y9, Y14, Y9
+	VPAND        Y0, Y13, Y0
+	VPAND        Y0, Y5, Y0
+	VPXOR        Y0, Y9, Y9
+	VPAND        Y6, Y11, Y11
+	VPXOR        Y2, Y11, Y11
+	VPAND        Y11, Y5, Y5
+	VPOR         Y13, Y14, Y14
+	VPXOR        Y5, Y14, Y14
+	VPANDN       Y14, Y3, Y3
+	VPXOR        Y3, Y9, Y9
+	VPXOR        480(R14), Y9, Y9
+	VMOVDQA      Y9, 480(R14)
+	VMOVDQA      384(R13), Y0
+	VPXOR        192(R15), Y0, Y0
+	VPXOR        onesAVX2<>+0(SB), Y0, Y1
+	VMOVDQA      512(R13), Y2
+	VPXOR        32(R15), Y2, Y2
+	VPOR         Y0, Y2, Y3
+	VMOVDQA      448(R13), Y4
+	VPXOR        608(R15), Y4, Y4
+	VPOR         Y3, Y4, Y5
+	VMOVDQA      480(R13), Y6
+	VPXOR        384(R15), Y6, Y6
+	VPANDN       Y5, Y6, Y7
+	VPANDN       Y0, Y4, Y8
+	VPXOR        Y8, Y3, Y3
+	VPXOR        Y7, Y3, Y8
+	VPOR         Y1, Y8, Y9
+	VPANDN       Y8, Y4, Y10
+	VPXOR        Y6, Y10, Y10
+	VPAND        Y5, Y10, Y5
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      352(R13), Y11
+	VPXOR        480(R15), Y11, Y11
+	VPANDN       Y5, Y11, Y5
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y10, Y2, Y5
+	VPXOR        Y5, Y1, Y5
+	VPXOR        Y3, Y5, Y12
+	VPANDN       Y12, Y10, Y10
+	VMOVDQA      416(R13), Y13
+	VPXOR        832(R15), Y13, Y13
+	VPAND        Y10, Y13, Y10
+	VPXOR        Y10, Y4, Y10
+	VPANDN       Y6, Y13, Y14
+	VPOR         Y12, Y14, Y12
+	VPANDN       Y12, Y4, Y12
+	VPXOR        Y12, Y10, Y10
+	VPAND        Y10, Y11, Y12
+	VPANDN       Y5, Y13, Y5
+	VPXOR        Y5, Y8, Y8
+	VPXOR        Y12, Y8, Y5
+	VPXOR        (R14), Y5, Y15
+	VMOVDQA      Y15, (R14)
+	VPANDN       Y5, Y12, Y12
+	VPXOR        Y9, Y12, Y12
+	VPXOR        Y7, Y5, Y15
+	VPXOR        Y14, Y15, Y15
+	VPANDN       Y15, Y13, Y14
+	VPXOR        Y14, Y12, Y12
+	VPXOR        Y2, Y5, Y5
+	VPANDN       Y11, Y4, Y2
+	VPXOR        Y2, Y5, Y5
+	VPXOR        Y11, Y4, Y11
+	VPOR         Y6, Y11, Y2
+	VPANDN       Y2, Y0, Y2
+	VPXOR        Y2, Y5, Y5
+	VPANDN       Y9, Y13, Y9
+	VPXOR        Y9, Y5, Y9
+	VPXOR        288(R14), Y9, Y2
+	VMOVDQA      Y2, 288(R14)
+	VPXOR        Y6, Y9, Y2
+	VPAND        Y8, Y2, Y2
+	VPANDN       Y15, Y5, Y5
+	VPXOR        Y11, Y5, Y5
+	VPAND        Y5, Y4, Y5
+	VPXOR        Y5, Y2, Y2
+	VPAND        Y2, Y0, Y0
+	VPXOR        Y0, Y12, Y12
+	VPXOR        800(R14), Y12, Y0
+	VMOVDQA      Y0, 800(R14)
+	VPANDN       Y1, Y11, Y11
+	VPAND        Y11, Y6, Y6
+	VPXOR        Y8, Y10, Y8
+	VPXOR        Y6, Y8, Y8
+	VPANDN       Y8, Y13, Y13
+	VPXOR        Y7, Y12, Y12
+	VPXOR        Y10, Y12, Y10
+	VPANDN       Y12, Y3, Y3
+	VPXOR        Y9, Y3, Y3
+	VPAND        Y3, Y4, Y4
+	VPXOR        Y4, Y10, Y10
+	VPXOR        Y13, Y10, Y10
+	VPXOR        608(R14), Y10, Y10
+	VMOVDQA      Y10, 608(R14)
+	VMOVDQA      608(R13), Y0
+	VPXOR        2368(R15), Y0, Y0
+	VMOVDQA      480(R13), Y1
+	VPXOR        2176(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      544(R13), Y3
+	VPXOR        1856(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y4
+	VPAND        Y4, Y1, Y4
+	VPOR         Y2, Y3, Y5
+	VMOVDQA      640(R13), Y6
+	VPXOR        2624(R15), Y6, Y6
+	VPANDN       Y5, Y6, Y7
+	VPOR         Y0, Y7, Y8
+	VPXOR        Y8, Y3, Y9
+	VPOR         Y1, Y9, Y9
+	VPANDN       Y6, Y0, Y10
+	VPXOR        onesAVX2<>+0(SB), Y10, Y11
+	VPXOR        Y4, Y11, Y12
+	VMOVDQA      512(R13), Y13
+	VPXOR        2528(R15), Y13, Y13
+	VPAND        Y12, Y13, Y14
+	VPXOR        Y14, Y9, Y9
+	VPXOR        Y8, Y9, Y15
+	VPXOR        Y5, Y15, Y5
+	VPXOR        Y4, Y5, Y5
+	VPANDN       Y5, Y6, Y5
+	VPANDN       Y11, Y6, Y11
+	VPXOR        Y11, Y15, Y15
+	VPANDN       Y14, Y0, Y14
+	VPXOR        Y7, Y2, Y7
+	VPANDN       Y8, Y3, Y8
+	VPXOR        Y8, Y10, Y8
+	VPAND        Y8, Y13, Y8
+	VPXOR        Y8, Y7, Y7
+	VMOVDQA      576(R13), Y8
+	VPXOR        2048(R15), Y8, Y8
+	VPAND        Y9, Y8, Y9
+	VPXOR        Y9, Y7, Y7
+	VPXOR        64(R14), Y7, Y11
+	VMOVDQA      Y11, 64(R14)
+	VPOR         Y1, Y7, Y1
+	VPXOR        Y13, Y1, Y11
+	VPXOR        Y14, Y11, Y11
+	VPAND        Y11, Y3, Y14
+	VPOR         Y9, Y10, Y10
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y14, Y10, Y10
+	VPXOR        Y11, Y10, Y14
+	VMOVDQA      Y9, (R12)
+	VPAND        Y14, Y13, Y9
+	VPXOR        Y9, Y15, Y15
+	VPAND        Y11, Y15, Y11
+	VPANDN       Y3, Y9, Y9
+	VPANDN       Y9, Y0, Y9
+	VPXOR        Y9, Y14, Y9
+	VPXOR        Y9, Y11, Y11
+	VPXOR        Y5, Y11, Y5
+	VPAND        Y5, Y8, Y5
+	VPAND        Y9, Y6, Y6
+	VPXOR        Y2, Y4, Y4
+	VPXOR        Y13, Y4, Y4
+	VPXOR        Y6, Y4, Y4
+	VPXOR        Y5, Y4, Y4
+	VPXOR        224(R14), Y4, Y2
+	VMOVDQA      Y2, 224(R14)
+	VPANDN       Y7, Y13, Y7
+	VPANDN       Y15, Y8, Y8
+	VPXOR        Y8, Y10, Y10
+	VPXOR        768(R14), Y10, Y2
+	VMOVDQA      Y2, 768(R14)
+	VPXOR        Y4, Y1, Y1
+	VPXOR        Y10, Y1, Y1
+	VPXOR        Y7, Y1, Y1
+	VPOR         Y12, Y14, Y14
+	VPANDN       Y14, Y7, Y7
+	VMOVDQA      (R12), Y2
+	VPXOR        Y2, Y11, Y11
+	VPAND        Y11, Y13, Y13
+	VPXOR        Y13, Y7, Y7
+	VPANDN       Y7, Y0, Y0
+	VPXOR        Y0, Y1, Y1
+	VPXOR        416(R14), Y1, Y1
+	VMOVDQA      Y1, 416(R14)
+	VMOVDQA      608(R13), Y0
+	VPXOR        1824(R15), Y0, Y0
+	VMOVDQA      736(R13), Y1
+	VPXOR        1920(R15), Y1, Y1
+	VPAND        Y1, Y0, Y2
+	VMOVDQA      640(R13), Y3
+	VPXOR        2144(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y2
+	VPXOR        Y0, Y1, Y4
+	VMOVDQA      672(R13), Y5
+	VPXOR        2496(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VPXOR        Y6, Y2, Y7
+	VPOR         Y5, Y7, Y8
+	VPXOR        Y4, Y8, Y9
+	VMOVDQA      704(R13), Y10
+	VPXOR        2304(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y11
+	VPXOR        Y11, Y7, Y11
+	VPANDN       Y9, Y11, Y12
+	VPOR         Y3, Y4, Y4
+	VPAND        Y4, Y1, Y4
+	VPAND        Y7, Y3, Y7
+	VPXOR        Y5, Y9, Y9
+	VPXOR        Y10, Y9, Y13
+	VPXOR        Y7, Y13, Y7
+	VPXOR        Y7, Y5, Y14
+	VPANDN       Y4, Y14, Y14
+	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VPANDN       Y6, Y1, Y6
+	VPXOR        Y6, Y14, Y6
+	VPXOR        Y6, Y12, Y15
+	VPANDN       Y15, Y3, Y15
+	VPOR         Y10, Y1, Y1
+	VPANDN       Y1, Y5, Y5
+	VPXOR        onesAVX2<>+0(SB), Y13, Y1
+	VPXOR        Y5, Y1, Y1
+	VPAND        Y8, Y0, Y0
+	VPXOR        Y4, Y12, Y12
+	VPAND        Y12, Y10, Y5
+	VPXOR        Y5, Y0, Y0
+	VPOR         Y14, Y0, Y14
+	VPAND        Y14, Y3, Y14
+	VPANDN       Y14, Y1, Y5
+	VPXOR        Y2, Y5, Y5
+	VPXOR        Y15, Y5, Y5
+	VMOVDQA      768(R13), Y8
+	VPXOR        2400(R15), Y8, Y8
+	VPANDN       Y5, Y8, Y5
+	VPANDN       Y11, Y0, Y15
+	VPXOR        Y9, Y15, Y15
+	VPAND        Y0, Y8, Y0
+	VPXOR        Y15, Y0, Y9
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y14, Y9, Y9
+	VPXOR        Y5, Y9, Y9
+	VPXOR        896(R14), Y9, Y9
+	VMOVDQA      Y9, 896(R14)
+	VPAND        Y15, Y3, Y3
+	VPOR         Y11, Y13, Y13
+	VPOR         Y12, Y13, Y13
+	VPXOR        Y3, Y13, Y13
+	VPAND        Y13, Y8, Y13
+	VPXOR        Y13, Y1, Y1
+	VPXOR        96(R14), Y1, Y1
+	VMOVDQA      Y1, 96(R14)
+	VPAND        Y6, Y8, Y8
+	VPAND        Y4, Y2, Y2
+	VPANDN       Y2, Y10, Y10
+	VPXOR        Y10, Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPXOR        320(R14), Y7, Y7
+	VMOVDQA      Y7, 320(R14)
+	VPXOR        Y0, Y11, Y11
+	VPXOR        576(R14), Y11, Y11
+	VMOVDQA      Y11, 576(R14)
+	VMOVDQA      736(R13), Y0
+	VPXOR        2272(R15), Y0, Y0
+	VPAND        Y0, Y0, Y1
+	VMOVDQA      800(R13), Y2
+	VPXOR        2112(R15), Y2, Y2
+	VMOVDQA      768(R13), Y3
+	VPXOR        2432(R15), Y3, Y3
+	VPOR         Y3, Y2, Y4
+	VMOVDQA      864(R13), Y5
+	VPXOR        1952(R15), Y5, Y5
+	VPXOR        Y5, Y4, Y4
+	VPXOR        Y1, Y4, Y6
+	VPOR         Y2, Y5, Y7
+	VMOVDQA      832(R13), Y8
+	VPXOR        2656(R15), Y8, Y8
+	VPAND        Y7, Y8, Y7
+	VPXOR        Y7, Y6, Y9
+	VPXOR        Y9, Y2, Y10
+	VPAND        Y0, Y10, Y11
+	VPAND        Y11, Y3, Y12
+	VMOVDQA      896(R13), Y13
+	VPXOR        2560(R15), Y13, Y13
+	VPXOR        Y12, Y13, Y12
+	VPOR         Y11, Y3, Y11
+	VPANDN       Y11, Y5, Y14
+	VPAND        Y14, Y8, Y14
+	VPXOR        Y14, Y12, Y12
+	VPAND        Y12, Y13, Y14
+	VPXOR        Y14, Y9, Y14
+	VPXOR        192(R14), Y14, Y15
+	VMOVDQA      Y15, 192(R14)
+	VPXOR        Y3, Y6, Y6
+	VPAND        Y12, Y7, Y15
+	VPOR         Y15, Y6, Y6
+	VPAND        Y6, Y0, Y6
+	VPXOR        Y8, Y15, Y15
+	VPANDN       Y15, Y3, Y15
+	VPOR         Y1, Y12, Y1
+	VPANDN       Y1, Y5, Y5
+	VPXOR        Y9, Y13, Y1
+	VPXOR        Y5, Y1, Y1
+	VPXOR        Y15, Y1, Y15
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y12, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y11, Y9, Y9
+	VPAND        Y9, Y8, Y5
+	VPXOR        Y15, Y3, Y11
+	VPXOR        Y5, Y11, Y11
+	VPXOR        Y14, Y11, Y11
+	VPAND        Y11, Y2, Y11
+	VPXOR        Y11, Y15, Y11
+	VPXOR        672(R14), Y11, Y14
+	VMOVDQA      Y14, 672(R14)
+	VPAND        Y2, Y11, Y11
+	VPXOR        Y6, Y11, Y6
+	VPAND        Y6, Y13, Y6
+	VPXOR        Y12, Y9, Y12
+	VPANDN       Y9, Y4, Y4
+	VPXOR        Y7, Y4, Y4
+	VPANDN       Y4, Y3, Y4
+	VPXOR        Y4, Y12, Y2
+	VPXOR        Y6, Y2, Y2
+	VPXOR        992(R14), Y2, Y2
+	VMOVDQA      Y2, 992(R14)
+	VPANDN       Y15, Y4, Y15
+	VPXOR        Y6, Y15, Y15
+	VPAND        Y15, Y8, Y8
+	VPXOR        onesAVX2<>+0(SB), Y10, Y10
+	VPAND        Y3, Y13, Y13
+	VPXOR        Y13, Y10, Y10
+	VPXOR        Y8, Y10, Y10
+	VPOR         Y12, Y5, Y5
+	VPXOR        Y11, Y5, Y5
+	VPAND        Y1, Y4, Y4
+	VPANDN       Y4, Y3, Y3
+	VPXOR        Y3, Y5, Y5
+	VPAND        Y5, Y0, Y0
+	VPXOR        Y0, Y10, Y10
+	VPXOR        352(R14), Y10, Y10
+	VMOVDQA      Y10, 352(R14)
+	VMOVDQA      928(R13), Y0
+	VPXOR        2464(R15), Y0, Y0
+	VMOVDQA      864(R13), Y1
+	VPXOR        2336(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VPANDN       Y2, Y0, Y3
+	VMOVDQA      992(R13), Y4
+	VPXOR        1792(R15), Y4, Y4
+	VPANDN       Y4, Y3, Y5
+	VPOR         Y4, Y1, Y6
+	VMOVDQA      896(R13), Y7
+	VPXOR        2208(R15), Y7, Y7
+	VPAND        Y6, Y7, Y6
+	VPXOR        onesAVX2<>+0(SB), Y4, Y8
+	VPXOR        Y6, Y8, Y6
+	VMOVDQA      960(R13), Y9
+	VPXOR        2016(R15), Y9, Y9
+	VPANDN       Y6, Y9, Y6
+	VPXOR        Y0, Y5, Y10
+	VPXOR        Y1, Y10, Y11
+	VPOR         Y6, Y11, Y11
+	VPAND        Y11, Y7, Y11
+	VPOR         Y11, Y5, Y5
+	VPXOR        Y9, Y5, Y5
+	VPAND        Y3, Y9, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y8, Y10, Y12
+	VMOVDQA      (R13), Y13
+	VPXOR        1888(R15), Y13, Y13
+	VPANDN       Y12, Y13, Y12
+	VPXOR        Y12, Y5, Y5
+	VPOR         Y7, Y3, Y12
+	VPANDN       Y12, Y4, Y12
+	VPXOR        Y12, Y2, Y12
+	VPAND        Y8, Y2, Y2
+	VPOR         Y3, Y2, Y3
+	VPXOR        Y7, Y3, Y8
+	VPANDN       Y12, Y8, Y14
+	VPANDN       Y1, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y14, Y8, Y1
+	VPOR         Y14, Y4, Y14
+	VPXOR        Y6, Y12, Y12
+	VPANDN       Y13, Y12, Y6
+	VPAND        Y6, Y7, Y15
+	VPXOR        Y15, Y14, Y14
+	VPANDN       Y14, Y9, Y14
+	VPXOR        Y14, Y1, Y1
+	VPXOR        448(R14), Y1, Y15
+	VMOVDQA      Y15, 448(R14)
+	VPANDN       Y7, Y1, Y1
+	VPAND        Y1, Y9, Y1
+	VPXOR        Y8, Y13, Y8
+	VPXOR        Y1, Y8, Y8
+	VPAND        Y8, Y0, Y0
+	VPXOR        Y0, Y5, Y5
+	VPXOR        832(R14), Y5, Y5
+	VMOVDQA      Y5, 832(R14)
+	VPANDN       Y14, Y10, Y14
+	VPOR         Y9, Y2, Y2
+	VPXOR        Y2, Y12, Y0
+	VPXOR        Y3, Y0, Y0
+	VPANDN       Y0, Y4, Y4
+	VPXOR        Y4, Y14, Y14
+	VPXOR        Y11, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y14, Y6, Y6
+	VPXOR        128(R14), Y6, Y6
+	VMOVDQA      Y6, 128(R14)
+	VPANDN       Y10, Y7, Y7
+	VPXOR        Y7, Y2, Y2
+	VPAND        Y2, Y13, Y13
+	VPXOR        Y13, Y12, Y12
+	VPXOR        640(R14), Y12, Y12
+	VMOVDQA      Y12, 640(R14)
+	ADDQ         $+8, SI
+	DECQ         DI
+	JNZ          rounds
+	XCHGQ        R13, R14
+	DECQ         DX
+	JNZ          des
+	MOVQ         (SP), DX
+	VMOVDQA      992(R13), Y0
+	VMOVDQA      992(R14), Y1
+	VMOVDQA      736(R13), Y2
+	VMOVDQA      736(R14), Y3
+	VMOVDQA      480(R13), Y4
+	VMOVDQA      480(R14), Y5
+	VMOVDQA      224(R13), Y6
+	VMOVDQA      224(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, (R10)
+	VMOVDQA      Y1, 32(R10)
+	VMOVDQA      Y2, 64(R10)
+	VMOVDQA      Y3, 96(R10)
+	VMOVDQA      Y4, 128(R10)
+	VMOVDQA      Y5, 160(R10)
+	VMOVDQA      Y6, 192(R10)
+	VMOVDQA      Y7, 224(R10)
+	VMOVDQA      960(R13), Y0
+	VMOVDQA      960(R14), Y1
+	VMOVDQA      704(R13), Y2
+	VMOVDQA      704(R14), Y3
+	VMOVDQA      448(R13), Y4
+	VMOVDQA      448(R14), Y5
+	VMOVDQA      192(R13), Y6
+	VMOVDQA      192(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 256(R10)
+	VMOVDQA      Y1, 288(R10)
+	VMOVDQA      Y2, 320(R10)
+	VMOVDQA      Y3, 352(R10)
+	VMOVDQA      Y4, 384(R10)
+	VMOVDQA      Y5, 416(R10)
+	VMOVDQA      Y6, 448(R10)
+	VMOVDQA      Y7, 480(R10)
+	VMOVDQA      928(R13), Y0
+	VMOVDQA      928(R14), Y1
+	VMOVDQA      672(R13), Y2
+	VMOVDQA      672(R14), Y3
+	VMOVDQA      416(R13), Y4
+	VMOVDQA      416(R14), Y5
+	VMOVDQA      160(R13), Y6
+	VMOVDQA      160(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 512(R10)
+	VMOVDQA      Y1, 544(R10)
+	VMOVDQA      Y2, 576(R10)
+	VMOVDQA      Y3, 608(R10)
+	VMOVDQA      Y4, 640(R10)
+	VMOVDQA      Y5, 672(R10)
+	VMOVDQA      Y6, 704(R10)
+	VMOVDQA      Y7, 736(R10)
+	VMOVDQA      896(R13), Y0
+	VMOVDQA      896(R14), Y1
+	VMOVDQA      640(R13), Y2
+	VMOVDQA      640(R14), Y3
+	VMOVDQA      384(R13), Y4
+	VMOVDQA      384(R14), Y5
+	VMOVDQA      128(R13), Y6
+	VMOVDQA      128(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 768(R10)
+	VMOVDQA      Y1, 800(R10)
+	VMOVDQA      Y2, 832(R10)
+	VMOVDQA      Y3, 864(R10)
+	VMOVDQA      Y4, 896(R10)
+	VMOVDQA      Y5, 928(R10)
+	VMOVDQA      Y6, 960(R10)
+	VMOVDQA      Y7, 992(R10)
+	VMOVDQA      864(R13), Y0
+	VMOVDQA      864(R14), Y1
+	VMOVDQA      608(R13), Y2
+	VMOVDQA      608(R14), Y3
+	VMOVDQA      352(R13), Y4
+	VMOVDQA      352(R14), Y5
+	VMOVDQA      96(R13), Y6
+	VMOVDQA      96(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 1024(R10)
+	VMOVDQA      Y1, 1056(R10)
+	VMOVDQA      Y2, 1088(R10)
+	VMOVDQA      Y3, 1120(R10)
+	VMOVDQA      Y4, 1152(R10)
+	VMOVDQA      Y5, 1184(R10)
+	VMOVDQA      Y6, 1216(R10)
+	VMOVDQA      Y7, 1248(R10)
+	VMOVDQA      832(R13), Y0
+	VMOVDQA      832(R14), Y1
+	VMOVDQA      576(R13), Y2
+	VMOVDQA      576(R14), Y3
+	VMOVDQA      320(R13), Y4
+	VMOVDQA      320(R14), Y5
+	VMOVDQA      64(R13), Y6
+	VMOVDQA      64(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 1280(R10)
+	VMOVDQA      Y1, 1312(R10)
+	VMOVDQA      Y2, 1344(R10)
+	VMOVDQA      Y3, 1376(R10)
+	VMOVDQA      Y4, 1408(R10)
+	VMOVDQA      Y5, 1440(R10)
+	VMOVDQA      Y6, 1472(R10)
+	VMOVDQA      Y7, 1504(R10)
+	VMOVDQA      800(R13), Y0
+	VMOVDQA      800(R14), Y1
+	VMOVDQA      544(R13), Y2
+	VMOVDQA      544(R14), Y3
+	VMOVDQA      288(R13), Y4
+	VMOVDQA      288(R14), Y5
+	VMOVDQA      32(R13), Y6
+	VMOVDQA      32(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 1536(R10)
+	VMOVDQA      Y1, 1568(R10)
+	VMOVDQA      Y2, 1600(R10)
+	VMOVDQA      Y3, 1632(R10)
+	VMOVDQA      Y4, 1664(R10)
+	VMOVDQA      Y5, 1696(R10)
+	VMOVDQA      Y6, 1728(R10)
+	VMOVDQA      Y7, 1760(R10)
+	VMOVDQA      768(R13), Y0
+	VMOVDQA      768(R14), Y1
+	VMOVDQA      512(R13), Y2
+	VMOVDQA      512(R14), Y3
+	VMOVDQA      256(R13), Y4
+	VMOVDQA      256(R14), Y5
+	VMOVDQA      (R13), Y6
+	VMOVDQA      (R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 1792(R10)
+	VMOVDQA      Y1, 1824(R10)
+	VMOVDQA      Y2, 1856(R10)
+	VMOVDQA      Y3, 1888(R10)
+	VMOVDQA      Y4, 1920(R10)
+	VMOVDQA      Y5, 1952(R10)
+	VMOVDQA      Y6, 1984(R10)
+	VMOVDQA      Y7, 2016(R10)
+	VMOVDQA      (R10), Y0
+	VMOVDQA      256(R10), Y1
+	VMOVDQA      512(R10), Y2
+	VMOVDQA      768(R10), Y3
+	VMOVDQA      1024(R10), Y4
+	VMOVDQA      1280(R10), Y5
+	VMOVDQA      1536(R10), Y6
+	VMOVDQA      1792(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, (BX)
+	MOVQ         (CX), DI
+	MOVQ         8(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         16(CX), DI
+	MOVQ         24(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y1, 256(BX)
+	MOVQ         256(CX), DI
+	MOVQ         264(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         272(CX), DI
+	MOVQ         280(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y2, 512(BX)
+	MOVQ         512(CX), DI
+	MOVQ         520(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         528(CX), DI
+	MOVQ         536(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y3, 768(BX)
+	MOVQ         768(CX), DI
+	MOVQ         776(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         784(CX), DI
+	MOVQ         792(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y4, 1024(BX)
+	MOVQ         1024(CX), DI
+	MOVQ         1032(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1040(CX), DI
+	MOVQ         1048(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y5, 1280(BX)
+	MOVQ         1280(CX), DI
+	MOVQ         1288(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1296(CX), DI
+	MOVQ         1304(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y6, 1536(BX)
+	MOVQ         1536(CX), DI
+	MOVQ         1544(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1552(CX), DI
+	MOVQ         1560(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y7, 1792(BX)
+	MOVQ         1792(CX), DI
+	MOVQ         1800(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1808(CX), DI
+	MOVQ         1816(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      32(R10), Y0
+	VMOVDQA      288(R10), Y1
+	VMOVDQA      544(R10), Y2
+	VMOVDQA      800(R10), Y3
+	VMOVDQA      1056(R10), Y4
+	VMOVDQA      1312(R10), Y5
+	VMOVDQA      1568(R10), Y6
+	VMOVDQA      1824(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 32(BX)
+	MOVQ         32(CX), DI
+	MOVQ         40(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         48(CX), DI
+	MOVQ         56(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y1, 288(BX)
+	MOVQ         288(CX), DI
+	MOVQ         296(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         304(CX), DI
+	MOVQ         312(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y2, 544(BX)
+	MOVQ         544(CX), DI
+	MOVQ         552(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         560(CX), DI
+	MOVQ         568(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y3, 800(BX)
+	MOVQ         800(CX), DI
+	MOVQ         808(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         816(CX), DI
+	MOVQ         824(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y4, 1056(BX)
+	MOVQ         1056(CX), DI
+	MOVQ         1064(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1072(CX), DI
+	MOVQ         1080(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y5, 1312(BX)
+	MOVQ         1312(CX), DI
+	MOVQ         1320(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1328(CX), DI
+	MOVQ         1336(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y6, 1568(BX)
+	MOVQ         1568(CX), DI
+	MOVQ         1576(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1584(CX), DI
+	MOVQ         1592(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y7, 1824(BX)
+	MOVQ         1824(CX), DI
+	MOVQ         1832(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1840(CX), DI
+	MOVQ         1848(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      64(R10), Y0
+	VMOVDQA      320(R10), Y1
+	VMOVDQA      576(R10), Y2
+	VMOVDQA      832(R10), Y3
+	VMOVDQA      1088(R10), Y4
+	VMOVDQA      1344(R10), Y5
+	VMOVDQA      1600(R10), Y6
+	VMOVDQA      1856(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 64(BX)
+	MOVQ         64(CX), DI
+	MOVQ         72(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         80(CX), DI
+	MOVQ         88(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y1, 320(BX)
+	MOVQ         320(CX), DI
+	MOVQ         328(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         336(CX), DI
+	MOVQ         344(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y2, 576(BX)
+	MOVQ         576(CX), DI
+	MOVQ         584(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         592(CX), DI
+	MOVQ         600(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y3, 832(BX)
+	MOVQ         832(CX), DI
+	MOVQ         840(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         848(CX), DI
+	MOVQ         856(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y4, 1088(BX)
+	MOVQ         1088(CX), DI
+	MOVQ         1096(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1104(CX), DI
+	MOVQ         1112(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y5, 1344(BX)
+	MOVQ         1344(CX), DI
+	MOVQ         1352(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1360(CX), DI
+	MOVQ         1368(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y6, 1600(BX)
+	MOVQ         1600(CX), DI
+	MOVQ         1608(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1616(CX), DI
+	MOVQ         1624(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y7, 1856(BX)
+	MOVQ         1856(CX), DI
+	MOVQ         1864(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1872(CX), DI
+	MOVQ         1880(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      96(R10), Y0
+	VMOVDQA      352(R10), Y1
+	VMOVDQA      608(R10), Y2
+	VMOVDQA      864(R10), Y3
+	VMOVDQA      1120(R10), Y4
+	VMOVDQA      1376(R10), Y5
+	VMOVDQA      1632(R10), Y6
+	VMOVDQA      1888(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 96(BX)
+	MOVQ         96(CX), DI
+	MOVQ         104(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         112(CX), DI
+	MOVQ         120(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y1, 352(BX)
+	MOVQ         352(CX), DI
+	MOVQ         360(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         368(CX), DI
+	MOVQ         376(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y2, 608(BX)
+	MOVQ         608(CX), DI
+	MOVQ         616(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         624(CX), DI
+	MOVQ         632(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y3, 864(BX)
+	MOVQ         864(CX), DI
+	MOVQ         872(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         880(CX), DI
+	MOVQ         888(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y4, 1120(BX)
+	MOVQ         1120(CX), DI
+	MOVQ         1128(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1136(CX), DI
+	MOVQ         1144(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y5, 1376(BX)
+	MOVQ         1376(CX), DI
+	MOVQ         1384(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1392(CX), DI
+	MOVQ         1400(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y6, 1632(BX)
+	MOVQ         1632(CX), DI
+	MOVQ         1640(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1648(CX), DI
+	MOVQ         1656(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y7, 1888(BX)
+	MOVQ         1888(CX), DI
+	MOVQ         1896(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1904(CX), DI
+	MOVQ         1912(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      128(R10), Y0
+	VMOVDQA      384(R10), Y1
+	VMOVDQA      640(R10), Y2
+	VMOVDQA      896(R10), Y3
+	VMOVDQA      1152(R10), Y4
+	VMOVDQA      1408(R10), Y5
+	VMOVDQA      1664(R10), Y6
+	VMOVDQA      1920(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 128(BX)
+	MOVQ         128(CX), DI
+	MOVQ         136(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         144(CX), DI
+	MOVQ         152(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y1, 384(BX)
+	MOVQ         384(CX), DI
+	MOVQ         392(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         400(CX), DI
+	MOVQ         408(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y2, 640(BX)
+	MOVQ         640(CX), DI
+	MOVQ         648(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         656(CX), DI
+	MOVQ         664(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y3, 896(BX)
+	MOVQ         896(CX), DI
+	MOVQ         904(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         912(CX), DI
+	MOVQ         920(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y4, 1152(BX)
+	MOVQ         1152(CX), DI
+	MOVQ         1160(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1168(CX), DI
+	MOVQ         1176(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y5, 1408(BX)
+	MOVQ         1408(CX), DI
+	MOVQ         1416(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1424(CX), DI
+	MOVQ         1432(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y6, 1664(BX)
+	MOVQ         1664(CX), DI
+	MOVQ         1672(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1680(CX), DI
+	MOVQ         1688(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y7, 1920(BX)
+	MOVQ         1920(CX), DI
+	MOVQ         1928(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1936(CX), DI
+	MOVQ         1944(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      160(R10), Y0
+	VMOVDQA      416(R10), Y1
+	VMOVDQA      672(R10), Y2
+	VMOVDQA      928(R10), Y3
+	VMOVDQA      1184(R10), Y4
+	VMOVDQA      1440(R10), Y5
+	VMOVDQA      1696(R10), Y6
+	VMOVDQA      1952(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 160(BX)
+	MOVQ         160(CX), DI
+	MOVQ         168(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         176(CX), DI
+	MOVQ         184(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y1, 416(BX)
+	MOVQ         416(CX), DI
+	MOVQ         424(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         432(CX), DI
+	MOVQ         440(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y2, 672(BX)
+	MOVQ         672(CX), DI
+	MOVQ         680(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         688(CX), DI
+	MOVQ         696(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y3, 928(BX)
+	MOVQ         928(CX), DI
+	MOVQ         936(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         944(CX), DI
+	MOVQ         952(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y4, 1184(BX)
+	MOVQ         1184(CX), DI
+	MOVQ         1192(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1200(CX), DI
+	MOVQ         1208(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y5, 1440(BX)
+	MOVQ         1440(CX), DI
+	MOVQ         1448(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1456(CX), DI
+	MOVQ         1464(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y6, 1696(BX)
+	MOVQ         1696(CX), DI
+	MOVQ         1704(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1712(CX), DI
+	MOVQ         1720(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y7, 1952(BX)
+	MOVQ         1952(CX), DI
+	MOVQ         1960(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1968(CX), DI
+	MOVQ         1976(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      192(R10), Y0
+	VMOVDQA      448(R10), Y1
+	VMOVDQA      704(R10), Y2
+	VMOVDQA      960(R10), Y3
+	VMOVDQA      1216(R10), Y4
+	VMOVDQA      1472(R10), Y5
+	VMOVDQA      1728(R10), Y6
+	VMOVDQA      1984(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 192(BX)
+	MOVQ         192(CX), DI
+	MOVQ         200(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         208(CX), DI
+	MOVQ         216(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y1, 448(BX)
+	MOVQ         448(CX), DI
+	MOVQ         456(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         464(CX), DI
+	MOVQ         472(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y2, 704(BX)
+	MOVQ         704(CX), DI
+	MOVQ         712(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         720(CX), DI
+	MOVQ         728(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y3, 960(BX)
+	MOVQ         960(CX), DI
+	MOVQ         968(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         976(CX), DI
+	MOVQ         984(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y4, 1216(BX)
+	MOVQ         1216(CX), DI
+	MOVQ         1224(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1232(CX), DI
+	MOVQ         1240(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y5, 1472(BX)
+	MOVQ         1472(CX), DI
+	MOVQ         1480(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1488(CX), DI
+	MOVQ         1496(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y6, 1728(BX)
+	MOVQ         1728(CX), DI
+	MOVQ         1736(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1744(CX), DI
+	MOVQ         1752(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y7, 1984(BX)
+	MOVQ         1984(CX), DI
+	MOVQ         1992(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         2000(CX), DI
+	MOVQ         2008(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      224(R10), Y0
+	VMOVDQA      480(R10), Y1
+	VMOVDQA      736(R10), Y2
+	VMOVDQA      992(R10), Y3
+	VMOVDQA      1248(R10), Y4
+	VMOVDQA      1504(R10), Y5
+	VMOVDQA      1760(R10), Y6
+	VMOVDQA      2016(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 224(BX)
+	MOVQ         224(CX), DI
+	MOVQ         232(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         240(CX), DI
+	MOVQ         248(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y1, 480(BX)
+	MOVQ         480(CX), DI
+	MOVQ         488(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         496(CX), DI
+	MOVQ         504(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y2, 736(BX)
+	MOVQ         736(CX), DI
+	MOVQ         744(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         752(CX), DI
+	MOVQ         760(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y3, 992(BX)
+	MOVQ         992(CX), DI
+	MOVQ         1000(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         1008(CX), DI
+	MOVQ         1016(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y4, 1248(BX)
+	MOVQ         1248(CX), DI
+	MOVQ         1256(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1264(CX), DI
+	MOVQ         1272(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y5, 1504(BX)
+	MOVQ         1504(CX), DI
+	MOVQ         1512(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1520(CX), DI
+	MOVQ         1528(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y6, 1760(BX)
+	MOVQ         1760(CX), DI
+	MOVQ         1768(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1776(CX), DI
+	MOVQ         1784(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      Y7, 2016(BX)
+	MOVQ         2016(CX), DI
+	MOVQ         2024(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         2032(CX), DI
+	MOVQ         2040(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	ADDQ         $+8, R8
+	DECQ         DX
+	JNZ          block
+	MOVQ         R8, X0
+	VPBROADCASTQ X0, Y0
+	VMOVDQA      (CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, (CX)
+	VMOVDQA      32(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 32(CX)
+	VMOVDQA      64(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 64(CX)
+	VMOVDQA      96(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 96(CX)
+	VMOVDQA      128(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 128(CX)
+	VMOVDQA      160(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 160(CX)
+	VMOVDQA      192(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 192(CX)
+	VMOVDQA      224(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 224(CX)
+	VMOVDQA      256(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 256(CX)
+	VMOVDQA      288(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 288(CX)
+	VMOVDQA      320(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 320(CX)
+	VMOVDQA      352(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 352(CX)
+	VMOVDQA      384(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 384(CX)
+	VMOVDQA      416(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 416(CX)
+	VMOVDQA      448(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 448(CX)
+	VMOVDQA      480(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 480(CX)
+	VMOVDQA      512(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 512(CX)
+	VMOVDQA      544(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 544(CX)
+	VMOVDQA      576(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 576(CX)
+	VMOVDQA      608(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 608(CX)
+	VMOVDQA      640(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 640(CX)
+	VMOVDQA      672(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 672(CX)
+	VMOVDQA      704(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 704(CX)
+	VMOVDQA      736(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 736(CX)
+	VMOVDQA      768(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 768(CX)
+	VMOVDQA      800(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 800(CX)
+	VMOVDQA      832(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 832(CX)
+	VMOVDQA      864(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 864(CX)
+	VMOVDQA      896(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 896(CX)
+	VMOVDQA      928(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 928(CX)
+	VMOVDQA      960(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 960(CX)
+	VMOVDQA      992(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 992(CX)
+	VMOVDQA      1024(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1024(CX)
+	VMOVDQA      1056(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1056(CX)
+	VMOVDQA      1088(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1088(CX)
+	VMOVDQA      1120(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1120(CX)
+	VMOVDQA      1152(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1152(CX)
+	VMOVDQA      1184(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1184(CX)
+	VMOVDQA      1216(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1216(CX)
+	VMOVDQA      1248(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1248(CX)
+	VMOVDQA      1280(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1280(CX)
+	VMOVDQA      1312(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1312(CX)
+	VMOVDQA      1344(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1344(CX)
+	VMOVDQA      1376(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1376(CX)
+	VMOVDQA      1408(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1408(CX)
+	VMOVDQA      1440(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1440(CX)
+	VMOVDQA      1472(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1472(CX)
+	VMOVDQA      1504(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1504(CX)
+	VMOVDQA      1536(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1536(CX)
+	VMOVDQA      1568(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1568(CX)
+	VMOVDQA      1600(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1600(CX)
+	VMOVDQA      1632(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1632(CX)
+	VMOVDQA      1664(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1664(CX)
+	VMOVDQA      1696(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1696(CX)
+	VMOVDQA      1728(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1728(CX)
+	VMOVDQA      1760(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1760(CX)
+	VMOVDQA      1792(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1792(CX)
+	VMOVDQA      1824(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1824(CX)
+	VMOVDQA      1856(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1856(CX)
+	VMOVDQA      1888(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1888(CX)
+	VMOVDQA      1920(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1920(CX)
+	VMOVDQA      1952(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1952(CX)
+	VMOVDQA      1984(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1984(CX)
+	VMOVDQA      2016(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 2016(CX)
+	VZEROUPPER
+	RET
+
+DATA low32AVX2<>+0(SB)/8, $0x00000000ffffffff
+DATA low32AVX2<>+8(SB)/8, $0x00000000ffffffff
+DATA low32AVX2<>+16(SB)/8, $0x00000000ffffffff
+DATA low32AVX2<>+24(SB)/8, $0x00000000ffffffff
+GLOBL low32AVX2<>(SB), RODATA|NOPTR, $32
+
+DATA low16AVX2<>+0(SB)/8, $0x0000ffff0000ffff
+DATA low16AVX2<>+8(SB)/8, $0x0000ffff0000ffff
+DATA low16AVX2<>+16(SB)/8, $0x0000ffff0000ffff
+DATA low16AVX2<>+24(SB)/8, $0x0000ffff0000ffff
+GLOBL low16AVX2<>(SB), RODATA|NOPTR, $32
+
+DATA low8AVX2<>+0(SB)/8, $0x00ff00ff00ff00ff
+DATA low8AVX2<>+8(SB)/8, $0x00ff00ff00ff00ff
+DATA low8AVX2<>+16(SB)/8, $0x00ff00ff00ff00ff
+DATA low8AVX2<>+24(SB)/8, $0x00ff00ff00ff00ff
+GLOBL low8AVX2<>(SB), RODATA|NOPTR, $32
+
+DATA low4AVX2<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA low4AVX2<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA low4AVX2<>+16(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA low4AVX2<>+24(SB)/8, $0x0f0f0f0f0f0f0f0f
+GLOBL low4AVX2<>(SB), RODATA|NOPTR, $32
+
+DATA low2AVX2<>+0(SB)/8, $0x3333333333333333
+DATA low2AVX2<>+8(SB)/8, $0x3333333333333333
+DATA low2AVX2<>+16(SB)/8, $0x3333333333333333
+DATA low2AVX2<>+24(SB)/8, $0x3333333333333333
+GLOBL low2AVX2<>(SB), RODATA|NOPTR, $32
+
+DATA low1AVX2<>+0(SB)/8, $0x5555555555555555
+DATA low1AVX2<>+8(SB)/8, $0x5555555555555555
+DATA low1AVX2<>+16(SB)/8, $0x5555555555555555
+DATA low1AVX2<>+24(SB)/8, $0x5555555555555555
+GLOBL low1AVX2<>(SB), RODATA|NOPTR, $32
+
+DATA encryptRoundsAVX2<>+0(SB)/4, $0x00000020
+DATA encryptRoundsAVX2<>+4(SB)/4, $0x00000040
+DATA encryptRoundsAVX2<>+8(SB)/4, $0x00000080
+DATA encryptRoundsAVX2<>+12(SB)/4, $0x000000c0
+DATA encryptRoundsAVX2<>+16(SB)/4, $0x00000100
+DATA encryptRoundsAVX2<>+20(SB)/4, $0x00000140
+DATA encryptRoundsAVX2<>+24(SB)/4, $0x00000180
+DATA encryptRoundsAVX2<>+28(SB)/4, $0x000001c0
+DATA encryptRoundsAVX2<>+32(SB)/4, $0x000001e0
+DATA encryptRoundsAVX2<>+36(SB)/4, $0x00000220
+DATA encryptRoundsAVX2<>+40(SB)/4, $0x00000260
+DATA encryptRoundsAVX2<>+44(SB)/4, $0x000002a0
+DATA encryptRoundsAVX2<>+48(SB)/4, $0x000002e0
+DATA encryptRoundsAVX2<>+52(SB)/4, $0x00000320
+DATA encryptRoundsAVX2<>+56(SB)/4, $0x00000360
+DATA encryptRoundsAVX2<>+60(SB)/4, $0x00000380
+DATA encryptRoundsAVX2<>+64(SB)/4, $0x00001180
+DATA encryptRoundsAVX2<>+68(SB)/4, $0x00001160
+DATA encryptRoundsAVX2<>+72(SB)/4, $0x00001120
+DATA encryptRoundsAVX2<>+76(SB)/4, $0x000010e0
+DATA encryptRoundsAVX2<>+80(SB)/4, $0x000010a0
+DATA encryptRoundsAVX2<>+84(SB)/4, $0x00001060
+DATA encryptRoundsAVX2<>+88(SB)/4, $0x00001020
+DATA encryptRoundsAVX2<>+92(SB)/4, $0x00000fe0
+DATA encryptRoundsAVX2<>+96(SB)/4, $0x00000fc0
+DATA encryptRoundsAVX2<>+100(SB)/4, $0x00000f80
+DATA encryptRoundsAVX2<>+104(SB)/4, $0x00000f40
+DATA encryptRoundsAVX2<>+108(SB)/4, $0x00000f00
+DATA encryptRoundsAVX2<>+112(SB)/4, $0x00000ec0
+DATA encryptRoundsAVX2<>+116(SB)/4, $0x00000e80
+DATA encryptRoundsAVX2<>+120(SB)/4, $0x00000e40
+DATA encryptRoundsAVX2<>+124(SB)/4, $0x00000e20
+DATA encryptRoundsAVX2<>+128(SB)/4, $0x00001c20
+DATA encryptRoundsAVX2<>+132(SB)/4, $0x00001c40
+DATA encryptRoundsAVX2<>+136(SB)/4, $0x00001c80
+DATA encryptRoundsAVX2<>+140(SB)/4, $0x00001cc0
+DATA encryptRoundsAVX2<>+144(SB)/4, $0x00001d00
+DATA encryptRoundsAVX2<>+148(SB)/4, $0x00001d40
+DATA encryptRoundsAVX2<>+152(SB)/4, $0x00001d80
+DATA encryptRoundsAVX2<>+156(SB)/4, $0x00001dc0
+DATA encryptRoundsAVX2<>+160(SB)/4, $0x00001de0
+DATA encryptRoundsAVX2<>+164(SB)/4, $0x00001e20
+DATA encryptRoundsAVX2<>+168(SB)/4, $0x00001e60
+DATA encryptRoundsAVX2<>+172(SB)/4, $0x00001ea0
+DATA encryptRoundsAVX2<>+176(SB)/4, $0x00001ee0
+DATA encryptRoundsAVX2<>+180(SB)/4, $0x00001f20
+DATA encryptRoundsAVX2<>+184(SB)/4, $0x00001f60
+DATA encryptRoundsAVX2<>+188(SB)/4, $0x00001f80
+GLOBL encryptRoundsAVX2<>(SB), RODATA|NOPTR, $192
+
+DATA onesAVX2<>+0(SB)/8, $0xffffffffffffffff
+DATA onesAVX2<>+8(SB)/8, $0xffffffffffffffff
+DATA onesAVX2<>+16(SB)/8, $0xffffffffffffffff
+DATA onesAVX2<>+24(SB)/8, $0xffffffffffffffff
+GLOBL onesAVX2<>(SB), RODATA|NOPTR, $32
+
+// func des3DecryptAVX2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+// Requires: AVX, AVX2, SSE2
+TEXT ·des3DecryptAVX2(SB), $6600-32
+	MOVQ keys+0(FP), AX
+	MOVQ chain+8(FP), BX
+	MOVQ ptrs+16(FP), CX
+	MOVQ blocks+24(FP), DX
+	XORL R8, R8
+	LEAQ 8(SP), R9
+	ADDQ $0x3f, R9
+	ANDQ $-64, R9
+	LEAQ 2048(R9), R10
+	LEAQ 4096(R9), R11
+	LEAQ 6144(R9), R12
+
+block:
+	MOVQ        (CX), DI
+	MOVQ        8(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        16(CX), DI
+	MOVQ        24(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VMOVDQA     Y0, (R11)
+	MOVQ        256(CX), DI
+	MOVQ        264(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        272(CX), DI
+	MOVQ        280(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VMOVDQA     Y1, 256(R11)
+	MOVQ        512(CX), DI
+	MOVQ        520(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        528(CX), DI
+	MOVQ        536(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VMOVDQA     Y2, 512(R11)
+	MOVQ        768(CX), DI
+	MOVQ        776(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        784(CX), DI
+	MOVQ        792(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VMOVDQA     Y3, 768(R11)
+	MOVQ        1024(CX), DI
+	MOVQ        1032(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1040(CX), DI
+	MOVQ        1048(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VMOVDQA     Y4, 1024(R11)
+	MOVQ        1280(CX), DI
+	MOVQ        1288(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1296(CX), DI
+	MOVQ        1304(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VMOVDQA     Y5, 1280(R11)
+	MOVQ        1536(CX), DI
+	MOVQ        1544(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1552(CX), DI
+	MOVQ        1560(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VMOVDQA     Y6, 1536(R11)
+	MOVQ        1792(CX), DI
+	MOVQ        1800(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1808(CX), DI
+	MOVQ        1816(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VMOVDQA     Y7, 1792(R11)
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, (R10)
+	VMOVDQA     Y1, 256(R10)
+	VMOVDQA     Y2, 512(R10)
+	VMOVDQA     Y3, 768(R10)
+	VMOVDQA     Y4, 1024(R10)
+	VMOVDQA     Y5, 1280(R10)
+	VMOVDQA     Y6, 1536(R10)
+	VMOVDQA     Y7, 1792(R10)
+	MOVQ        32(CX), DI
+	MOVQ        40(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        48(CX), DI
+	MOVQ        56(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VMOVDQA     Y0, 32(R11)
+	MOVQ        288(CX), DI
+	MOVQ        296(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        304(CX), DI
+	MOVQ        312(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VMOVDQA     Y1, 288(R11)
+	MOVQ        544(CX), DI
+	MOVQ        552(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        560(CX), DI
+	MOVQ        568(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VMOVDQA     Y2, 544(R11)
+	MOVQ        800(CX), DI
+	MOVQ        808(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        816(CX), DI
+	MOVQ        824(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VMOVDQA     Y3, 800(R11)
+	MOVQ        1056(CX), DI
+	MOVQ        1064(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1072(CX), DI
+	MOVQ        1080(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VMOVDQA     Y4, 1056(R11)
+	MOVQ        1312(CX), DI
+	MOVQ        1320(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1328(CX), DI
+	MOVQ        1336(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VMOVDQA     Y5, 1312(R11)
+	MOVQ        1568(CX), DI
+	MOVQ        1576(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1584(CX), DI
+	MOVQ        1592(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VMOVDQA     Y6, 1568(R11)
+	MOVQ        1824(CX), DI
+	MOVQ        1832(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1840(CX), DI
+	MOVQ        1848(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VMOVDQA     Y7, 1824(R11)
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 32(R10)
+	VMOVDQA     Y1, 288(R10)
+	VMOVDQA     Y2, 544(R10)
+	VMOVDQA     Y3, 800(R10)
+	VMOVDQA     Y4, 1056(R10)
+	VMOVDQA     Y5, 1312(R10)
+	VMOVDQA     Y6, 1568(R10)
+	VMOVDQA     Y7, 1824(R10)
+	MOVQ        64(CX), DI
+	MOVQ        72(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        80(CX), DI
+	MOVQ        88(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VMOVDQA     Y0, 64(R11)
+	MOVQ        320(CX), DI
+	MOVQ        328(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        336(CX), DI
+	MOVQ        344(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VMOVDQA     Y1, 320(R11)
+	MOVQ        576(CX), DI
+	MOVQ        584(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        592(CX), DI
+	MOVQ        600(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VMOVDQA     Y2, 576(R11)
+	MOVQ        832(CX), DI
+	MOVQ        840(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        848(CX), DI
+	MOVQ        856(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VMOVDQA     Y3, 832(R11)
+	MOVQ        1088(CX), DI
+	MOVQ        1096(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1104(CX), DI
+	MOVQ        1112(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VMOVDQA     Y4, 1088(R11)
+	MOVQ        1344(CX), DI
+	MOVQ        1352(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1360(CX), DI
+	MOVQ        1368(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VMOVDQA     Y5, 1344(R11)
+	MOVQ        1600(CX), DI
+	MOVQ        1608(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1616(CX), DI
+	MOVQ        1624(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VMOVDQA     Y6, 1600(R11)
+	MOVQ        1856(CX), DI
+	MOVQ        1864(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1872(CX), DI
+	MOVQ        1880(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VMOVDQA     Y7, 1856(R11)
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 64(R10)
+	VMOVDQA     Y1, 320(R10)
+	VMOVDQA     Y2, 576(R10)
+	VMOVDQA     Y3, 832(R10)
+	VMOVDQA     Y4, 1088(R10)
+	VMOVDQA     Y5, 1344(R10)
+	VMOVDQA     Y6, 1600(R10)
+	VMOVDQA     Y7, 1856(R10)
+	MOVQ        96(CX), DI
+	MOVQ        104(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        112(CX), DI
+	MOVQ        120(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VMOVDQA     Y0, 96(R11)
+	MOVQ        352(CX), DI
+	MOVQ        360(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        368(CX), DI
+	MOVQ        376(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VMOVDQA     Y1, 352(R11)
+	MOVQ        608(CX), DI
+	MOVQ        616(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        624(CX), DI
+	MOVQ        632(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VMOVDQA     Y2, 608(R11)
+	MOVQ        864(CX), DI
+	MOVQ        872(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        880(CX), DI
+	MOVQ        888(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VMOVDQA     Y3, 864(R11)
+	MOVQ        1120(CX), DI
+	MOVQ        1128(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1136(CX), DI
+	MOVQ        1144(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VMOVDQA     Y4, 1120(R11)
+	MOVQ        1376(CX), DI
+	MOVQ        1384(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1392(CX), DI
+	MOVQ        1400(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VMOVDQA     Y5, 1376(R11)
+	MOVQ        1632(CX), DI
+	MOVQ        1640(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1648(CX), DI
+	MOVQ        1656(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VMOVDQA     Y6, 1632(R11)
+	MOVQ        1888(CX), DI
+	MOVQ        1896(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1904(CX), DI
+	MOVQ        1912(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VMOVDQA     Y7, 1888(R11)
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 96(R10)
+	VMOVDQA     Y1, 352(R10)
+	VMOVDQA     Y2, 608(R10)
+	VMOVDQA     Y3, 864(R10)
+	VMOVDQA     Y4, 1120(R10)
+	VMOVDQA     Y5, 1376(R10)
+	VMOVDQA     Y6, 1632(R10)
+	VMOVDQA     Y7, 1888(R10)
+	MOVQ        128(CX), DI
+	MOVQ        136(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        144(CX), DI
+	MOVQ        152(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VMOVDQA     Y0, 128(R11)
+	MOVQ        384(CX), DI
+	MOVQ        392(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        400(CX), DI
+	MOVQ        408(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VMOVDQA     Y1, 384(R11)
+	MOVQ        640(CX), DI
+	MOVQ        648(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        656(CX), DI
+	MOVQ        664(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VMOVDQA     Y2, 640(R11)
+	MOVQ        896(CX), DI
+	MOVQ        904(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        912(CX), DI
+	MOVQ        920(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VMOVDQA     Y3, 896(R11)
+	MOVQ        1152(CX), DI
+	MOVQ        1160(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1168(CX), DI
+	MOVQ        1176(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VMOVDQA     Y4, 1152(R11)
+	MOVQ        1408(CX), DI
+	MOVQ        1416(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1424(CX), DI
+	MOVQ        1432(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VMOVDQA     Y5, 1408(R11)
+	MOVQ        1664(CX), DI
+	MOVQ        1672(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1680(CX), DI
+	MOVQ        1688(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VMOVDQA     Y6, 1664(R11)
+	MOVQ        1920(CX), DI
+	MOVQ        1928(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1936(CX), DI
+	MOVQ        1944(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VMOVDQA     Y7, 1920(R11)
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 128(R10)
+	VMOVDQA     Y1, 384(R10)
+	VMOVDQA     Y2, 640(R10)
+	VMOVDQA     Y3, 896(R10)
+	VMOVDQA     Y4, 1152(R10)
+	VMOVDQA     Y5, 1408(R10)
+	VMOVDQA     Y6, 1664(R10)
+	VMOVDQA     Y7, 1920(R10)
+	MOVQ        160(CX), DI
+	MOVQ        168(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        176(CX), DI
+	MOVQ        184(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VMOVDQA     Y0, 160(R11)
+	MOVQ        416(CX), DI
+	MOVQ        424(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        432(CX), DI
+	MOVQ        440(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VMOVDQA     Y1, 416(R11)
+	MOVQ        672(CX), DI
+	MOVQ        680(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        688(CX), DI
+	MOVQ        696(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VMOVDQA     Y2, 672(R11)
+	MOVQ        928(CX), DI
+	MOVQ        936(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        944(CX), DI
+	MOVQ        952(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VMOVDQA     Y3, 928(R11)
+	MOVQ        1184(CX), DI
+	MOVQ        1192(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1200(CX), DI
+	MOVQ        1208(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VMOVDQA     Y4, 1184(R11)
+	MOVQ        1440(CX), DI
+	MOVQ        1448(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1456(CX), DI
+	MOVQ        1464(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VMOVDQA     Y5, 1440(R11)
+	MOVQ        1696(CX), DI
+	MOVQ        1704(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1712(CX), DI
+	MOVQ        1720(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VMOVDQA     Y6, 1696(R11)
+	MOVQ        1952(CX), DI
+	MOVQ        1960(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        1968(CX), DI
+	MOVQ        1976(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VMOVDQA     Y7, 1952(R11)
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 160(R10)
+	VMOVDQA     Y1, 416(R10)
+	VMOVDQA     Y2, 672(R10)
+	VMOVDQA     Y3, 928(R10)
+	VMOVDQA     Y4, 1184(R10)
+	VMOVDQA     Y5, 1440(R10)
+	VMOVDQA     Y6, 1696(R10)
+	VMOVDQA     Y7, 1952(R10)
+	MOVQ        192(CX), DI
+	MOVQ        200(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        208(CX), DI
+	MOVQ        216(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VMOVDQA     Y0, 192(R11)
+	MOVQ        448(CX), DI
+	MOVQ        456(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        464(CX), DI
+	MOVQ        472(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VMOVDQA     Y1, 448(R11)
+	MOVQ        704(CX), DI
+	MOVQ        712(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        720(CX), DI
+	MOVQ        728(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VMOVDQA     Y2, 704(R11)
+	MOVQ        960(CX), DI
+	MOVQ        968(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        976(CX), DI
+	MOVQ        984(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VMOVDQA     Y3, 960(R11)
+	MOVQ        1216(CX), DI
+	MOVQ        1224(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1232(CX), DI
+	MOVQ        1240(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VMOVDQA     Y4, 1216(R11)
+	MOVQ        1472(CX), DI
+	MOVQ        1480(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1488(CX), DI
+	MOVQ        1496(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VMOVDQA     Y5, 1472(R11)
+	MOVQ        1728(CX), DI
+	MOVQ        1736(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1744(CX), DI
+	MOVQ        1752(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VMOVDQA     Y6, 1728(R11)
+	MOVQ        1984(CX), DI
+	MOVQ        1992(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        2000(CX), DI
+	MOVQ        2008(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VMOVDQA     Y7, 1984(R11)
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 192(R10)
+	VMOVDQA     Y1, 448(R10)
+	VMOVDQA     Y2, 704(R10)
+	VMOVDQA     Y3, 960(R10)
+	VMOVDQA     Y4, 1216(R10)
+	VMOVDQA     Y5, 1472(R10)
+	VMOVDQA     Y6, 1728(R10)
+	VMOVDQA     Y7, 1984(R10)
+	MOVQ        224(CX), DI
+	MOVQ        232(CX), SI
+	VMOVQ       (DI)(R8*1), X0
+	VMOVHPS     (SI)(R8*1), X0, X0
+	MOVQ        240(CX), DI
+	MOVQ        248(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y0, Y0
+	VMOVDQA     Y0, 224(R11)
+	MOVQ        480(CX), DI
+	MOVQ        488(CX), SI
+	VMOVQ       (DI)(R8*1), X1
+	VMOVHPS     (SI)(R8*1), X1, X1
+	MOVQ        496(CX), DI
+	MOVQ        504(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y1, Y1
+	VMOVDQA     Y1, 480(R11)
+	MOVQ        736(CX), DI
+	MOVQ        744(CX), SI
+	VMOVQ       (DI)(R8*1), X2
+	VMOVHPS     (SI)(R8*1), X2, X2
+	MOVQ        752(CX), DI
+	MOVQ        760(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y2, Y2
+	VMOVDQA     Y2, 736(R11)
+	MOVQ        992(CX), DI
+	MOVQ        1000(CX), SI
+	VMOVQ       (DI)(R8*1), X3
+	VMOVHPS     (SI)(R8*1), X3, X3
+	MOVQ        1008(CX), DI
+	MOVQ        1016(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y3, Y3
+	VMOVDQA     Y3, 992(R11)
+	MOVQ        1248(CX), DI
+	MOVQ        1256(CX), SI
+	VMOVQ       (DI)(R8*1), X4
+	VMOVHPS     (SI)(R8*1), X4, X4
+	MOVQ        1264(CX), DI
+	MOVQ        1272(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y4, Y4
+	VMOVDQA     Y4, 1248(R11)
+	MOVQ        1504(CX), DI
+	MOVQ        1512(CX), SI
+	VMOVQ       (DI)(R8*1), X5
+	VMOVHPS     (SI)(R8*1), X5, X5
+	MOVQ        1520(CX), DI
+	MOVQ        1528(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y5, Y5
+	VMOVDQA     Y5, 1504(R11)
+	MOVQ        1760(CX), DI
+	MOVQ        1768(CX), SI
+	VMOVQ       (DI)(R8*1), X6
+	VMOVHPS     (SI)(R8*1), X6, X6
+	MOVQ        1776(CX), DI
+	MOVQ        1784(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y6, Y6
+	VMOVDQA     Y6, 1760(R11)
+	MOVQ        2016(CX), DI
+	MOVQ        2024(CX), SI
+	VMOVQ       (DI)(R8*1), X7
+	VMOVHPS     (SI)(R8*1), X7, X7
+	MOVQ        2032(CX), DI
+	MOVQ        2040(CX), SI
+	VMOVQ       (DI)(R8*1), X8
+	VMOVHPS     (SI)(R8*1), X8, X8
+	VINSERTI128 $0x01, X8, Y7, Y7
+	VMOVDQA     Y7, 2016(R11)
+	VMOVDQA     low32AVX2<>+0(SB), Y8
+	VPSRLQ      $0x20, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x20, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x20, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x20, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x20, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low16AVX2<>+0(SB), Y8
+	VPSRLQ      $0x10, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x10, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x10, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x10, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x10, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low8AVX2<>+0(SB), Y8
+	VPSRLQ      $0x08, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x08, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x08, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x08, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x08, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 224(R10)
+	VMOVDQA     Y1, 480(R10)
+	VMOVDQA     Y2, 736(R10)
+	VMOVDQA     Y3, 992(R10)
+	VMOVDQA     Y4, 1248(R10)
+	VMOVDQA     Y5, 1504(R10)
+	VMOVDQA     Y6, 1760(R10)
+	VMOVDQA     Y7, 2016(R10)
+	VMOVDQA     (R10), Y0
+	VMOVDQA     32(R10), Y1
+	VMOVDQA     64(R10), Y2
+	VMOVDQA     96(R10), Y3
+	VMOVDQA     128(R10), Y4
+	VMOVDQA     160(R10), Y5
+	VMOVDQA     192(R10), Y6
+	VMOVDQA     224(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 992(R9)
+	VMOVDQA     Y1, 2016(R9)
+	VMOVDQA     Y2, 736(R9)
+	VMOVDQA     Y3, 1760(R9)
+	VMOVDQA     Y4, 480(R9)
+	VMOVDQA     Y5, 1504(R9)
+	VMOVDQA     Y6, 224(R9)
+	VMOVDQA     Y7, 1248(R9)
+	VMOVDQA     256(R10), Y0
+	VMOVDQA     288(R10), Y1
+	VMOVDQA     320(R10), Y2
+	VMOVDQA     352(R10), Y3
+	VMOVDQA     384(R10), Y4
+	VMOVDQA     416(R10), Y5
+	VMOVDQA     448(R10), Y6
+	VMOVDQA     480(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 960(R9)
+	VMOVDQA     Y1, 1984(R9)
+	VMOVDQA     Y2, 704(R9)
+	VMOVDQA     Y3, 1728(R9)
+	VMOVDQA     Y4, 448(R9)
+	VMOVDQA     Y5, 1472(R9)
+	VMOVDQA     Y6, 192(R9)
+	VMOVDQA     Y7, 1216(R9)
+	VMOVDQA     512(R10), Y0
+	VMOVDQA     544(R10), Y1
+	VMOVDQA     576(R10), Y2
+	VMOVDQA     608(R10), Y3
+	VMOVDQA     640(R10), Y4
+	VMOVDQA     672(R10), Y5
+	VMOVDQA     704(R10), Y6
+	VMOVDQA     736(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 928(R9)
+	VMOVDQA     Y1, 1952(R9)
+	VMOVDQA     Y2, 672(R9)
+	VMOVDQA     Y3, 1696(R9)
+	VMOVDQA     Y4, 416(R9)
+	VMOVDQA     Y5, 1440(R9)
+	VMOVDQA     Y6, 160(R9)
+	VMOVDQA     Y7, 1184(R9)
+	VMOVDQA     768(R10), Y0
+	VMOVDQA     800(R10), Y1
+	VMOVDQA     832(R10), Y2
+	VMOVDQA     864(R10), Y3
+	VMOVDQA     896(R10), Y4
+	VMOVDQA     928(R10), Y5
+	VMOVDQA     960(R10), Y6
+	VMOVDQA     992(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 896(R9)
+	VMOVDQA     Y1, 1920(R9)
+	VMOVDQA     Y2, 640(R9)
+	VMOVDQA     Y3, 1664(R9)
+	VMOVDQA     Y4, 384(R9)
+	VMOVDQA     Y5, 1408(R9)
+	VMOVDQA     Y6, 128(R9)
+	VMOVDQA     Y7, 1152(R9)
+	VMOVDQA     1024(R10), Y0
+	VMOVDQA     1056(R10), Y1
+	VMOVDQA     1088(R10), Y2
+	VMOVDQA     1120(R10), Y3
+	VMOVDQA     1152(R10), Y4
+	VMOVDQA     1184(R10), Y5
+	VMOVDQA     1216(R10), Y6
+	VMOVDQA     1248(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 864(R9)
+	VMOVDQA     Y1, 1888(R9)
+	VMOVDQA     Y2, 608(R9)
+	VMOVDQA     Y3, 1632(R9)
+	VMOVDQA     Y4, 352(R9)
+	VMOVDQA     Y5, 1376(R9)
+	VMOVDQA     Y6, 96(R9)
+	VMOVDQA     Y7, 1120(R9)
+	VMOVDQA     1280(R10), Y0
+	VMOVDQA     1312(R10), Y1
+	VMOVDQA     1344(R10), Y2
+	VMOVDQA     1376(R10), Y3
+	VMOVDQA     1408(R10), Y4
+	VMOVDQA     1440(R10), Y5
+	VMOVDQA     1472(R10), Y6
+	VMOVDQA     1504(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 832(R9)
+	VMOVDQA     Y1, 1856(R9)
+	VMOVDQA     Y2, 576(R9)
+	VMOVDQA     Y3, 1600(R9)
+	VMOVDQA     Y4, 320(R9)
+	VMOVDQA     Y5, 1344(R9)
+	VMOVDQA     Y6, 64(R9)
+	VMOVDQA     Y7, 1088(R9)
+	VMOVDQA     1536(R10), Y0
+	VMOVDQA     1568(R10), Y1
+	VMOVDQA     1600(R10), Y2
+	VMOVDQA     1632(R10), Y3
+	VMOVDQA     1664(R10), Y4
+	VMOVDQA     1696(R10), Y5
+	VMOVDQA     1728(R10), Y6
+	VMOVDQA     1760(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 800(R9)
+	VMOVDQA     Y1, 1824(R9)
+	VMOVDQA     Y2, 544(R9)
+	VMOVDQA     Y3, 1568(R9)
+	VMOVDQA     Y4, 288(R9)
+	VMOVDQA     Y5, 1312(R9)
+	VMOVDQA     Y6, 32(R9)
+	VMOVDQA     Y7, 1056(R9)
+	VMOVDQA     1792(R10), Y0
+	VMOVDQA     1824(R10), Y1
+	VMOVDQA     1856(R10), Y2
+	VMOVDQA     1888(R10), Y3
+	VMOVDQA     1920(R10), Y4
+	VMOVDQA     1952(R10), Y5
+	VMOVDQA     1984(R10), Y6
+	VMOVDQA     2016(R10), Y7
+	VMOVDQA     low4AVX2<>+0(SB), Y8
+	VPSRLQ      $0x04, Y0, Y9
+	VPXOR       Y4, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x04, Y1, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x04, Y2, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x04, Y3, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x04, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VMOVDQA     low2AVX2<>+0(SB), Y8
+	VPSRLQ      $0x02, Y0, Y9
+	VPXOR       Y2, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x02, Y1, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSRLQ      $0x02, Y4, Y9
+	VPXOR       Y6, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x02, Y5, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x02, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VMOVDQA     low1AVX2<>+0(SB), Y8
+	VPSRLQ      $0x01, Y0, Y9
+	VPXOR       Y1, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y1, Y1
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y0, Y0
+	VPSRLQ      $0x01, Y2, Y9
+	VPXOR       Y3, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y3, Y3
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y2, Y2
+	VPSRLQ      $0x01, Y4, Y9
+	VPXOR       Y5, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y5, Y5
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y4, Y4
+	VPSRLQ      $0x01, Y6, Y9
+	VPXOR       Y7, Y9, Y9
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y9, Y7, Y7
+	VPSLLQ      $0x01, Y9, Y9
+	VPXOR       Y9, Y6, Y6
+	VMOVDQA     Y0, 768(R9)
+	VMOVDQA     Y1, 1792(R9)
+	VMOVDQA     Y2, 512(R9)
+	VMOVDQA     Y3, 1536(R9)
+	VMOVDQA     Y4, 256(R9)
+	VMOVDQA     Y5, 1280(R9)
+	VMOVDQA     Y6, (R9)
+	VMOVDQA     Y7, 1024(R9)
+	MOVQ        R9, R13
+	LEAQ        1024(R9), R14
+	LEAQ        decryptRoundsAVX2<>+0(SB), SI
+	MOVQ        DX, (SP)
+	MOVL        $0x00000003, DX
+
+des:
+	MOVL $0x00000008, DI
+
+rounds:
+	MOVL         (SI), R15
+	ADDQ         AX, R15
+	VMOVDQA      64(R14), Y0
+	VPXOR        736(R15), Y0, Y0
+	VMOVDQA      32(R14), Y1
+	VPXOR        320(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      992(R14), Y3
+	VPXOR        416(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y4
+	VMOVDQA      128(R14), Y5
+	VPXOR        128(R15), Y5, Y5
+	VPANDN       Y5, Y4, Y6
+	VMOVDQA      (R14), Y7
+	VPXOR        512(R15), Y7, Y7
+	VPXOR        Y1, Y7, Y8
+	VPXOR        Y3, Y6, Y9
+	VPANDN       Y9, Y7, Y9
+	VPXOR        Y9, Y4, Y9
+	VPANDN       Y9, Y5, Y10
+	VPXOR        Y4, Y10, Y4
+	VPAND        Y4, Y1, Y11
+	VPXOR        onesAVX2<>+0(SB), Y7, Y12
+	VPXOR        Y11, Y12, Y11
+	VPANDN       Y11, Y0, Y11
+	VPANDN       Y11, Y3, Y13
+	VPXOR        Y13, Y8, Y8
+	VMOVDQA      96(R14), Y14
+	VPXOR        (R15), Y14, Y14
+	VPXOR        Y2, Y14, Y2
+	VPOR         Y10, Y2, Y2
+	VPANDN       Y2, Y5, Y2
+	VPXOR        Y2, Y8, Y8
+	VPXOR        Y10, Y14, Y10
+	VPXOR        Y8, Y10, Y10
+	VPAND        Y10, Y8, Y2
+	VPOR         Y6, Y2, Y2
+	VPAND        Y2, Y3, Y3
+	VPXOR        Y3, Y10, Y3
+	VPXOR        Y5, Y3, Y2
+	VPAND        Y7, Y0, Y15
+	VPXOR        Y15, Y2, Y15
+	VPANDN       Y15, Y14, Y15
+	VPOR         Y9, Y13, Y13
+	VPXOR        Y15, Y13, Y13
+	VPXOR        Y0, Y13, Y15
+	VPAND        Y10, Y15, Y15
+	VPANDN       Y15, Y7, Y7
+	VPXOR        Y7, Y6, Y6
+	VPAND        Y6, Y1, Y6
+	VPAND        Y8, Y14, Y8
+	VPOR         Y8, Y4, Y4
+	VPXOR        Y10, Y4, Y4
+	VPANDN       Y13, Y1, Y1
+	VPXOR        Y1, Y3, Y7
+	VPXOR        256(R13), Y7, Y10
+	VMOVDQA      Y10, 256(R13)
+	VPANDN       Y11, Y7, Y7
+	VPANDN       Y7, Y0, Y0
+	VPXOR        Y0, Y4, Y4
+	VPXOR        Y6, Y4, Y4
+	VPXOR        704(R13), Y4, Y0
+	VMOVDQA      Y0, 704(R13)
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y8, Y9, Y9
+	VPXOR        512(R13), Y9, Y0
+	VMOVDQA      Y0, 512(R13)
+	VPANDN       Y9, Y1, Y0
+	VPXOR        Y2, Y0, Y0
+	VPAND        Y0, Y14, Y0
+	VPXOR        Y0, Y1, Y1
+	VPANDN       Y1, Y5, Y5
+	VPANDN       Y3, Y14, Y14
+	VPXOR        Y9, Y12, Y12
+	VPXOR        Y4, Y12, Y12
+	VPXOR        Y14, Y12, Y12
+	VPXOR        Y5, Y12, Y12
+	VPXOR        960(R13), Y12, Y12
+	VMOVDQA      Y12, 960(R13)
+	VMOVDQA      128(R14), Y0
+	VPXOR        864(R15), Y0, Y0
+	VMOVDQA      256(R14), Y1
+	VPXOR        288(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VPXOR        onesAVX2<>+0(SB), Y1, Y3
+	VMOVDQA      224(R14), Y4
+	VPXOR        640(R15), Y4, Y4
+	VPXOR        Y3, Y4, Y5
+	VPOR         Y0, Y1, Y6
+	VPAND        Y5, Y6, Y7
+	VMOVDQA      96(R14), Y8
+	VPXOR        64(R15), Y8, Y8
+	VPANDN       Y6, Y8, Y6
+	VPANDN       Y8, Y4, Y4
+	VPXOR        Y4, Y3, Y4
+	VPOR         Y4, Y3, Y9
+	VPXOR        Y6, Y9, Y10
+	VPANDN       Y10, Y7, Y7
+	VMOVDQA      192(R14), Y11
+	VPXOR        160(R15), Y11, Y11
+	VPOR         Y11, Y3, Y3
+	VPANDN       Y3, Y7, Y3
+	VPXOR        Y2, Y3, Y3
+	VMOVDQA      160(R14), Y2
+	VPXOR        448(R15), Y2, Y2
+	VPAND        Y3, Y2, Y3
+	VPXOR        Y5, Y0, Y12
+	VPXOR        Y8, Y12, Y13
+	VPAND        Y7, Y11, Y7
+	VPXOR        Y7, Y13, Y7
+	VPXOR        Y3, Y7, Y3
+	VPXOR        864(R13), Y3, Y3
+	VMOVDQA      Y3, 864(R13)
+	VPAND        Y4, Y13, Y13
+	VPOR         Y5, Y13, Y13
+	VPANDN       Y13, Y2, Y13
+	VPOR         Y10, Y11, Y3
+	VPANDN       Y3, Y7, Y7
+	VPOR         Y8, Y5, Y3
+	VPAND        Y3, Y0, Y14
+	VPXOR        Y14, Y4, Y4
+	VPAND        Y10, Y2, Y10
+	VPXOR        Y10, Y4, Y4
+	VPXOR        Y3, Y9, Y3
+	VPOR         Y0, Y3, Y3
+	VPANDN       Y3, Y11, Y10
+	VPXOR        Y10, Y4, Y4
+	VPXOR        384(R13), Y4, Y10
+	VMOVDQA      Y10, 384(R13)
+	VPAND        Y9, Y4, Y4
+	VPXOR        Y1, Y4, Y1
+	VPAND        Y1, Y8, Y8
+	VPXOR        Y8, Y7, Y7
+	VPXOR        Y13, Y7, Y7
+	VPXOR        544(R13), Y7, Y9
+	VMOVDQA      Y9, 544(R13)
+	VPXOR        Y7, Y4, Y7
+	VPXOR        Y3, Y7, Y7
+	VPOR         Y6, Y2, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y0, Y7, Y7
+	VPAND        Y7, Y11, Y11
+	VPOR         Y12, Y8, Y8
+	VPANDN       Y8, Y4, Y4
+	VPANDN       Y4, Y2, Y2
+	VPOR         Y5, Y1, Y1
+	VPXOR        Y14, Y1, Y1
+	VPXOR        Y2, Y1, Y1
+	VPXOR        Y11, Y1, Y1
+	VPXOR        32(R13), Y1, Y1
+	VMOVDQA      Y1, 32(R13)
+	VMOVDQA      384(R14), Y0
+	VPXOR        224(R15), Y0, Y0
+	VMOVDQA      288(R14), Y1
+	VPXOR        352(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      320(R14), Y3
+	VPXOR        96(R15), Y3, Y3
+	VPOR         Y0, Y3, Y4
+	VMOVDQA      224(R14), Y5
+	VPXOR        704(R15), Y5, Y5
+	VPAND        Y4, Y5, Y4
+	VPXOR        Y4, Y2, Y4
+	VPXOR        Y1, Y3, Y6
+	VPOR         Y5, Y6, Y7
+	VMOVDQA      352(R14), Y8
+	VPXOR        800(R15), Y8, Y8
+	VPANDN       Y7, Y8, Y9
+	VPXOR        Y9, Y4, Y4
+	VPXOR        Y4, Y3, Y9
+	VPANDN       Y9, Y2, Y10
+	VPAND        Y10, Y5, Y11
+	VMOVDQA      256(R14), Y12
+	VPXOR        576(R15), Y12, Y12
+	VPXOR        Y11, Y12, Y13
+	VPXOR        Y9, Y7, Y9
+	VPXOR        Y13, Y9, Y9
+	VPAND        Y9, Y1, Y1
+	VPXOR        Y7, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPXOR        onesAVX2<>+0(SB), Y10, Y7
+	VPXOR        Y1, Y7, Y7
+	VPAND        Y2, Y9, Y2
+	VPXOR        Y3, Y2, Y1
+	VPANDN       Y1, Y8, Y1
+	VPOR         Y1, Y7, Y11
+	VPOR         Y0, Y11, Y11
+	VPAND        Y13, Y12, Y13
+	VPXOR        Y13, Y4, Y13
+	VPXOR        160(R13), Y13, Y14
+	VMOVDQA      Y14, 160(R13)
+	VPXOR        Y8, Y5, Y14
+	VPXOR        Y6, Y14, Y14
+	VPOR         Y14, Y13, Y6
+	VPAND        Y6, Y8, Y8
+	VPXOR        Y8, Y11, Y11
+	VPANDN       Y11, Y5, Y8
+	VPANDN       Y7, Y12, Y12
+	VPAND        Y10, Y0, Y0
+	VPXOR        Y0, Y14, Y14
+	VPXOR        Y12, Y14, Y14
+	VPXOR        736(R13), Y14, Y7
+	VMOVDQA      Y7, 736(R13)
+	VPAND        Y13, Y14, Y7
+	VPXOR        Y9, Y7, Y7
+	VPXOR        Y1, Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPXOR        928(R13), Y7, Y7
+	VMOVDQA      Y7, 928(R13)
+	VPOR         Y4, Y14, Y14
+	VPXOR        Y9, Y14, Y9
+	VPAND        Y0, Y13, Y0
+	VPAND        Y0, Y5, Y0
+	VPXOR        Y0, Y9, Y9
+	VPAND        Y6, Y11, Y11
+	VPXOR        Y2, Y11, Y11
+	VPAND        Y11, Y5, Y5
+	VPOR         Y13, Y14, Y14
+	VPXOR        Y5, Y14, Y14
+	VPANDN       Y14, Y3, Y3
+	VPXOR        Y3, Y9, Y9
+	VPXOR        480(R13), Y9, Y9
+	VMOVDQA      Y9, 480(R13)
+	VMOVDQA      384(R14), Y0
+	VPXOR        192(R15), Y0, Y0
+	VPXOR        onesAVX2<>+0(SB), Y0, Y1
+	VMOVDQA      512(R14), Y2
+	VPXOR        32(R15), Y2, Y2
+	VPOR         Y0, Y2, Y3
+	VMOVDQA      448(R14), Y4
+	VPXOR        608(R15), Y4, Y4
+	VPOR         Y3, Y4, Y5
+	VMOVDQA      480(R14), Y6
+	VPXOR        384(R15), Y6, Y6
+	VPANDN       Y5, Y6, Y7
+	VPANDN       Y0, Y4, Y8
+	VPXOR        Y8, Y3, Y3
+	VPXOR        Y7, Y3, Y8
+	VPOR         Y1, Y8, Y9
+	VPANDN       Y8, Y4, Y10
+	VPXOR        Y6, Y10, Y10
+	VPAND        Y5, Y10, Y5
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      352(R14), Y11
+	VPXOR        480(R15), Y11, Y11
+	VPANDN       Y5, Y11, Y5
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y10, Y2, Y5
+	VPXOR        Y5, Y1, Y5
+	VPXOR        Y3, Y5, Y12
+	VPANDN       Y12, Y10, Y10
+	VMOVDQA      416(R14), Y13
+	VPXOR        832(R15), Y13, Y13
+	VPAND        Y10, Y13, Y10
+	VPXOR        Y10, Y4, Y10
+	VPANDN       Y6, Y13, Y14
+	VPOR         Y12, Y14, Y12
+	VPANDN       Y12, Y4, Y12
+	VPXOR        Y12, Y10, Y10
+	VPAND        Y10, Y11, Y12
+	VPANDN       Y5, Y13, Y5
+	VPXOR        Y5, Y8, Y8
+	VPXOR        Y12, Y8, Y5
+	VPXOR        (R13), Y5, Y15
+	VMOVDQA      Y15, (R13)
+	VPANDN       Y5, Y12, Y12
+	VPXOR        Y9, Y12, Y12
+	VPXOR        Y7, Y5, Y15
+	VPXOR        Y14, Y15, Y15
+	VPANDN       Y15, Y13, Y14
+	VPXOR        Y14, Y12, Y12
+	VPXOR        Y2, Y5, Y5
+	VPANDN       Y11, Y4, Y2
+	VPXOR        Y2, Y5, Y5
+	VPXOR        Y11, Y4, Y11
+	VPOR         Y6, Y11, Y2
+	VPANDN       Y2, Y0, Y2
+	VPXOR        Y2, Y5, Y5
+	VPANDN       Y9, Y13, Y9
+	VPXOR        Y9, Y5, Y9
+	VPXOR        288(R13), Y9, Y2
+	VMOVDQA      Y2, 288(R13)
+	VPXOR        Y6, Y9, Y2
+	VPAND        Y8, Y2, Y2
+	VPANDN       Y15, Y5, Y5
+	VPXOR        Y11, Y5, Y5
+	VPAND        Y5, Y4, Y5
+	VPXOR        Y5, Y2, Y2
+	VPAND        Y2, Y0, Y0
+	VPXOR        Y0, Y12, Y12
+	VPXOR        800(R13), Y12, Y0
+	VMOVDQA      Y0, 800(R13)
+	VPANDN       Y1, Y11, Y11
+	VPAND        Y11, Y6, Y6
+	VPXOR        Y8, Y10, Y8
+	VPXOR        Y6, Y8, Y8
+	VPANDN       Y8, Y13, Y13
+	VPXOR        Y7, Y12, Y12
+	VPXOR        Y10, Y12, Y10
+	VPANDN       Y12, Y3, Y3
+	VPXOR        Y9, Y3, Y3
+	VPAND        Y3, Y4, Y4
+	VPXOR        Y4, Y10, Y10
+	VPXOR        Y13, Y10, Y10
+	VPXOR        608(R13), Y10, Y10
+	VMOVDQA      Y10, 608(R13)
+	VMOVDQA      608(R14), Y0
+	VPXOR        2368(R15), Y0, Y0
+	VMOVDQA      480(R14), Y1
+	VPXOR        2176(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      544(R14), Y3
+	VPXOR        1856(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y4
+	VPAND        Y4, Y1, Y4
+	VPOR         Y2, Y3, Y5
+	VMOVDQA      640(R14), Y6
+	VPXOR        2624(R15), Y6, Y6
+	VPANDN       Y5, Y6, Y7
+	VPOR         Y0, Y7, Y8
+	VPXOR        Y8, Y3, Y9
+	VPOR         Y1, Y9, Y9
+	VPANDN       Y6, Y0, Y10
+	VPXOR        onesAVX2<>+0(SB), Y10, Y11
+	VPXOR        Y4, Y11, Y12
+	VMOVDQA      512(R14), Y13
+	VPXOR        2528(R15), Y13, Y13
+	VPAND        Y12, Y13, Y14
+	VPXOR        Y14, Y9, Y9
+	VPXOR        Y8, Y9, Y15
+	VPXOR        Y5, Y15, Y5
+	VPXOR        Y4, Y5, Y5
+	VPANDN       Y5, Y6, Y5
+	VPANDN       Y11, Y6, Y11
+	VPXOR        Y11, Y15, Y15
+	VPANDN       Y14, Y0, Y14
+	VPXOR        Y7, Y2, Y7
+	VPANDN       Y8, Y3, Y8
+	VPXOR        Y8, Y10, Y8
+	VPAND        Y8, Y13, Y8
+	VPXOR        Y8, Y7, Y7
+	VMOVDQA      576(R14), Y8
+	VPXOR        2048(R15), Y8, Y8
+	VPAND        Y9, Y8, Y9
+	VPXOR        Y9, Y7, Y7
+	VPXOR        64(R13), Y7, Y11
+	VMOVDQA      Y11, 64(R13)
+	VPOR         Y1, Y7, Y1
+	VPXOR        Y13, Y1, Y11
+	VPXOR        Y14, Y11, Y11
+	VPAND        Y11, Y3, Y14
+	VPOR         Y9, Y10, Y10
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y14, Y10, Y10
+	VPXOR        Y11, Y10, Y14
+	VMOVDQA      Y9, (R12)
+	VPAND        Y14, Y13, Y9
+	VPXOR        Y9, Y15, Y15
+	VPAND        Y11, Y15, Y11
+	VPANDN       Y3, Y9, Y9
+	VPANDN       Y9, Y0, Y9
+	VPXOR        Y9, Y14, Y9
+	VPXOR        Y9, Y11, Y11
+	VPXOR        Y5, Y11, Y5
+	VPAND        Y5, Y8, Y5
+	VPAND        Y9, Y6, Y6
+	VPXOR        Y2, Y4, Y4
+	VPXOR        Y13, Y4, Y4
+	VPXOR        Y6, Y4, Y4
+	VPXOR        Y5, Y4, Y4
+	VPXOR        224(R13), Y4, Y2
+	VMOVDQA      Y2, 224(R13)
+	VPANDN       Y7, Y13, Y7
+	VPANDN       Y15, Y8, Y8
+	VPXOR        Y8, Y10, Y10
+	VPXOR        768(R13), Y10, Y2
+	VMOVDQA      Y2, 768(R13)
+	VPXOR        Y4, Y1, Y1
+	VPXOR        Y10, Y1, Y1
+	VPXOR        Y7, Y1, Y1
+	VPOR         Y12, Y14, Y14
+	VPANDN       Y14, Y7, Y7
+	VMOVDQA      (R12), Y2
+	VPXOR        Y2, Y11, Y11
+	VPAND        Y11, Y13, Y13
+	VPXOR        Y13, Y7, Y7
+	VPANDN       Y7, Y0, Y0
+	VPXOR        Y0, Y1, Y1
+	VPXOR        416(R13), Y1, Y1
+	VMOVDQA      Y1, 416(R13)
+	VMOVDQA      608(R14), Y0
+	VPXOR        1824(R15), Y0, Y0
+	VMOVDQA      736(R14), Y1
+	VPXOR        1920(R15), Y1, Y1
+	VPAND        Y1, Y0, Y2
+	VMOVDQA      640(R14), Y3
+	VPXOR        2144(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y2
+	VPXOR        Y0, Y1, Y4
+	VMOVDQA      672(R14), Y5
+	VPXOR        2496(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VPXOR        Y6, Y2, Y7
+	VPOR         Y5, Y7, Y8
+	VPXOR        Y4, Y8, Y9
+	VMOVDQA      704(R14), Y10
+	VPXOR        2304(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y11
+	VPXOR        Y11, Y7, Y11
+	VPANDN       Y9, Y11, Y12
+	VPOR         Y3, Y4, Y4
+	VPAND        Y4, Y1, Y4
+	VPAND        Y7, Y3, Y7
+	VPXOR        Y5, Y9, Y9
+	VPXOR        Y10, Y9, Y13
+	VPXOR        Y7, Y13, Y7
+	VPXOR        Y7, Y5, Y14
+	VPANDN       Y4, Y14, Y14
+	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VPANDN       Y6, Y1, Y6
+	VPXOR        Y6, Y14, Y6
+	VPXOR        Y6, Y12, Y15
+	VPANDN       Y15, Y3, Y15
+	VPOR         Y10, Y1, Y1
+	VPANDN       Y1, Y5, Y5
+	VPXOR        onesAVX2<>+0(SB), Y13, Y1
+	VPXOR        Y5, Y1, Y1
+	VPAND        Y8, Y0, Y0
+	VPXOR        Y4, Y12, Y12
+	VPAND        Y12, Y10, Y5
+	VPXOR        Y5, Y0, Y0
+	VPOR         Y14, Y0, Y14
+	VPAND        Y14, Y3, Y14
+	VPANDN       Y14, Y1, Y5
+	VPXOR        Y2, Y5, Y5
+	VPXOR        Y15, Y5, Y5
+	VMOVDQA      768(R14), Y8
+	VPXOR        2400(R15), Y8, Y8
+	VPANDN       Y5, Y8, Y5
+	VPANDN       Y11, Y0, Y15
+	VPXOR        Y9, Y15, Y15
+	VPAND        Y0, Y8, Y0
+	VPXOR        Y15, Y0, Y9
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y14, Y9, Y9
+	VPXOR        Y5, Y9, Y9
+	VPXOR        896(R13), Y9, Y9
+	VMOVDQA      Y9, 896(R13)
+	VPAND        Y15, Y3, Y3
+	VPOR         Y11, Y13, Y13
+	VPOR         Y12, Y13, Y13
+	VPXOR        Y3, Y13, Y13
+	VPAND        Y13, Y8, Y13
+	VPXOR        Y13, Y1, Y1
+	VPXOR        96(R13), Y1, Y1
+	VMOVDQA      Y1, 96(R13)
+	VPAND        Y6, Y8, Y8
+	VPAND        Y4, Y2, Y2
+	VPANDN       Y2, Y10, Y10
+	VPXOR        Y10, Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPXOR        320(R13), Y7, Y7
+	VMOVDQA      Y7, 320(R13)
+	VPXOR        Y0, Y11, Y11
+	VPXOR        576(R13), Y11, Y11
+	VMOVDQA      Y11, 576(R13)
+	VMOVDQA      736(R14), Y0
+	VPXOR        2272(R15), Y0, Y0
+	VPAND        Y0, Y0, Y1
+	VMOVDQA      800(R14), Y2
+	VPXOR        2112(R15), Y2, Y2
+	VMOVDQA      768(R14), Y3
+	VPXOR        2432(R15), Y3, Y3
+	VPOR         Y3, Y2, Y4
+	VMOVDQA      864(R14), Y5
+	VPXOR        1952(R15), Y5, Y5
+	VPXOR        Y5, Y4, Y4
+	VPXOR        Y1, Y4, Y6
+	VPOR         Y2, Y5, Y7
+	VMOVDQA      832(R14), Y8
+	VPXOR        2656(R15), Y8, Y8
+	VPAND        Y7, Y8, Y7
+	VPXOR        Y7, Y6, Y9
+	VPXOR        Y9, Y2, Y10
+	VPAND        Y0, Y10, Y11
+	VPAND        Y11, Y3, Y12
+	VMOVDQA      896(R14), Y13
+	VPXOR        2560(R15), Y13, Y13
+	VPXOR        Y12, Y13, Y12
+	VPOR         Y11, Y3, Y11
+	VPANDN       Y11, Y5, Y14
+	VPAND        Y14, Y8, Y14
+	VPXOR        Y14, Y12, Y12
+	VPAND        Y12, Y13, Y14
+	VPXOR        Y14, Y9, Y14
+	VPXOR        192(R13), Y14, Y15
+	VMOVDQA      Y15, 192(R13)
+	VPXOR        Y3, Y6, Y6
+	VPAND        Y12, Y7, Y15
+	VPOR         Y15, Y6, Y6
+	VPAND        Y6, Y0, Y6
+	VPXOR        Y8, Y15, Y15
+	VPANDN       Y15, Y3, Y15
+	VPOR         Y1, Y12, Y1
+	VPANDN       Y1, Y5, Y5
+	VPXOR        Y9, Y13, Y1
+	VPXOR        Y5, Y1, Y1
+	VPXOR        Y15, Y1, Y15
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y12, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y11, Y9, Y9
+	VPAND        Y9, Y8, Y5
+	VPXOR        Y15, Y3, Y11
+	VPXOR        Y5, Y11, Y11
+	VPXOR        Y14, Y11, Y11
+	VPAND        Y11, Y2, Y11
+	VPXOR        Y11, Y15, Y11
+	VPXOR        672(R13), Y11, Y14
+	VMOVDQA      Y14, 672(R13)
+	VPAND        Y2, Y11, Y11
+	VPXOR        Y6, Y11, Y6
+	VPAND        Y6, Y13, Y6
+	VPXOR        Y12, Y9, Y12
+	VPANDN       Y9, Y4, Y4
+	VPXOR        Y7, Y4, Y4
+	VPANDN       Y4, Y3, Y4
+	VPXOR        Y4, Y12, Y2
+	VPXOR        Y6, Y2, Y2
+	VPXOR        992(R13), Y2, Y2
+	VMOVDQA      Y2, 992(R13)
+	VPANDN       Y15, Y4, Y15
+	VPXOR        Y6, Y15, Y15
+	VPAND        Y15, Y8, Y8
+	VPXOR        onesAVX2<>+0(SB), Y10, Y10
+	VPAND        Y3, Y13, Y13
+	VPXOR        Y13, Y10, Y10
+	VPXOR        Y8, Y10, Y10
+	VPOR         Y12, Y5, Y5
+	VPXOR        Y11, Y5, Y5
+	VPAND        Y1, Y4, Y4
+	VPANDN       Y4, Y3, Y3
+	VPXOR        Y3, Y5, Y5
+	VPAND        Y5, Y0, Y0
+	VPXOR        Y0, Y10, Y10
+	VPXOR        352(R13), Y10, Y10
+	VMOVDQA      Y10, 352(R13)
+	VMOVDQA      928(R14), Y0
+	VPXOR        2464(R15), Y0, Y0
+	VMOVDQA      864(R14), Y1
+	VPXOR        2336(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VPANDN       Y2, Y0, Y3
+	VMOVDQA      992(R14), Y4
+	VPXOR        1792(R15), Y4, Y4
+	VPANDN       Y4, Y3, Y5
+	VPOR         Y4, Y1, Y6
+	VMOVDQA      896(R14), Y7
+	VPXOR        2208(R15), Y7, Y7
+	VPAND        Y6, Y7, Y6
+	VPXOR        onesAVX2<>+0(SB), Y4, Y8
+	VPXOR        Y6, Y8, Y6
+	VMOVDQA      960(R14), Y9
+	VPXOR        2016(R15), Y9, Y9
+	VPANDN       Y6, Y9, Y6
+	VPXOR        Y0, Y5, Y10
+	VPXOR        Y1, Y10, Y11
+	VPOR         Y6, Y11, Y11
+	VPAND        Y11, Y7, Y11
+	VPOR         Y11, Y5, Y5
+	VPXOR        Y9, Y5, Y5
+	VPAND        Y3, Y9, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y8, Y10, Y12
+	VMOVDQA      (R14), Y13
+	VPXOR        1888(R15), Y13, Y13
+	VPANDN       Y12, Y13, Y12
+	VPXOR        Y12, Y5, Y5
+	VPOR         Y7, Y3, Y12
+	VPANDN       Y12, Y4, Y12
+	VPXOR        Y12, Y2, Y12
+	VPAND        Y8, Y2, Y2
+	VPOR         Y3, Y2, Y3
+	VPXOR        Y7, Y3, Y8
+	VPANDN       Y12, Y8, Y14
+	VPANDN       Y1, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y14, Y8, Y1
+	VPOR         Y14, Y4, Y14
+	VPXOR        Y6, Y12, Y12
+	VPANDN       Y13, Y12, Y6
+	VPAND        Y6, Y7, Y15
+	VPXOR        Y15, Y14, Y14
+	VPANDN       Y14, Y9, Y14
+	VPXOR        Y14, Y1, Y1
+	VPXOR        448(R13), Y1, Y15
+	VMOVDQA      Y15, 448(R13)
+	VPANDN       Y7, Y1, Y1
+	VPAND        Y1, Y9, Y1
+	VPXOR        Y8, Y13, Y8
+	VPXOR        Y1, Y8, Y8
+	VPAND        Y8, Y0, Y0
+	VPXOR        Y0, Y5, Y5
+	VPXOR        832(R13), Y5, Y5
+	VMOVDQA      Y5, 832(R13)
+	VPANDN       Y14, Y10, Y14
+	VPOR         Y9, Y2, Y2
+	VPXOR        Y2, Y12, Y0
+	VPXOR        Y3, Y0, Y0
+	VPANDN       Y0, Y4, Y4
+	VPXOR        Y4, Y14, Y14
+	VPXOR        Y11, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y14, Y6, Y6
+	VPXOR        128(R13), Y6, Y6
+	VMOVDQA      Y6, 128(R13)
+	VPANDN       Y10, Y7, Y7
+	VPXOR        Y7, Y2, Y2
+	VPAND        Y2, Y13, Y13
+	VPXOR        Y13, Y12, Y12
+	VPXOR        640(R13), Y12, Y12
+	VMOVDQA      Y12, 640(R13)
+	MOVL         4(SI), R15
+	ADDQ         AX, R15
+	VMOVDQA      64(R13), Y0
+	VPXOR        736(R15), Y0, Y0
+	VMOVDQA      32(R13), Y1
+	VPXOR        320(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      992(R13), Y3
+	VPXOR        416(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y4
+	VMOVDQA      128(R13), Y5
+	VPXOR        128(R15), Y5, Y5
+	VPANDN       Y5, Y4, Y6
+	VMOVDQA      (R13), Y7
+	VPXOR        512(R15), Y7, Y7
+	VPXOR        Y1, Y7, Y8
+	VPXOR        Y3, Y6, Y9
+	VPANDN       Y9, Y7, Y9
+	VPXOR        Y9, Y4, Y9
+	VPANDN       Y9, Y5, Y10
+	VPXOR        Y4, Y10, Y4
+	VPAND        Y4, Y1, Y11
+	VPXOR        onesAVX2<>+0(SB), Y7, Y12
+	VPXOR        Y11, Y12, Y11
+	VPANDN       Y11, Y0, Y11
+	VPANDN       Y11, Y3, Y13
+	VPXOR        Y13, Y8, Y8
+	VMOVDQA      96(R13), Y14
+	VPXOR        (R15), Y14, Y14
+	VPXOR        Y2, Y14, Y2
+	VPOR         Y10, Y2, Y2
+	VPANDN       Y2, Y5, Y2
+	VPXOR        Y2, Y8, Y8
+	VPXOR        Y10, Y14, Y10
+	VPXOR        Y8, Y10, Y10
+	VPAND        Y10, Y8, Y2
+	VPOR         Y6, Y2, Y2
+	VPAND        Y2, Y3, Y3
+	VPXOR        Y3, Y10, Y3
+	VPXOR        Y5, Y3, Y2
+	VPAND        Y7, Y0, Y15
+	VPXOR        Y15, Y2, Y15
+	VPANDN       Y15, Y14, Y15
+	VPOR         Y9, Y13, Y13
+	VPXOR        Y15, Y13, Y13
+	VPXOR        Y0, Y13, Y15
+	VPAND        Y10, Y15, Y15
+	VPANDN       Y15, Y7, Y7
+	VPXOR        Y7, Y6, Y6
+	VPAND        Y6, Y1, Y6
+	VPAND        Y8, Y14, Y8
+	VPOR         Y8, Y4, Y4
+	VPXOR        Y10, Y4, Y4
+	VPANDN       Y13, Y1, Y1
+	VPXOR        Y1, Y3, Y7
+	VPXOR        256(R14), Y7, Y10
+	VMOVDQA      Y10, 256(R14)
+	VPANDN       Y11, Y7, Y7
+	VPANDN       Y7, Y0, Y0
+	VPXOR        Y0, Y4, Y4
+	VPXOR        Y6, Y4, Y4
+	VPXOR        704(R14), Y4, Y0
+	VMOVDQA      Y0, 704(R14)
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y8, Y9, Y9
+	VPXOR        512(R14), Y9, Y0
+	VMOVDQA      Y0, 512(R14)
+	VPANDN       Y9, Y1, Y0
+	VPXOR        Y2, Y0, Y0
+	VPAND        Y0, Y14, Y0
+	VPXOR        Y0, Y1, Y1
+	VPANDN       Y1, Y5, Y5
+	VPANDN       Y3, Y14, Y14
+	VPXOR        Y9, Y12, Y12
+	VPXOR        Y4, Y12, Y12
+	VPXOR        Y14, Y12, Y12
+	VPXOR        Y5, Y12, Y12
+	VPXOR        960(R14), Y12, Y12
+	VMOVDQA      Y12, 960(R14)
+	VMOVDQA      128(R13), Y0
+	VPXOR        864(R15), Y0, Y0
+	VMOVDQA      256(R13), Y1
+	VPXOR        288(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VPXOR        onesAVX2<>+0(SB), Y1, Y3
+	VMOVDQA      224(R13), Y4
+	VPXOR        640(R15), Y4, Y4
+	VPXOR        Y3, Y4, Y5
+	VPOR         Y0, Y1, Y6
+	VPAND        Y5, Y6, Y7
+	VMOVDQA      96(R13), Y8
+	VPXOR        64(R15), Y8, Y8
+	VPANDN       Y6, Y8, Y6
+	VPANDN       Y8, Y4, Y4
+	VPXOR        Y4, Y3, Y4
+	VPOR         Y4, Y3, Y9
+	VPXOR        Y6, Y9, Y10
+	VPANDN       Y10, Y7, Y7
+	VMOVDQA      192(R13), Y11
+	VPXOR        160(R15), Y11, Y11
+	VPOR         Y11, Y3, Y3
+	VPANDN       Y3, Y7, Y3
+	VPXOR        Y2, Y3, Y3
+	VMOVDQA      160(R13), Y2
+	VPXOR        448(R15), Y2, Y2
+	VPAND        Y3, Y2, Y3
+	VPXOR        Y5, Y0, Y12
+	VPXOR        Y8, Y12, Y13
+	VPAND        Y7, Y11, Y7
+	VPXOR        Y7, Y13, Y7
+	VPXOR        Y3, Y7, Y3
+	VPXOR        864(R14), Y3, Y3
+	VMOVDQA      Y3, 864(R14)
+	VPAND        Y4, Y13, Y13
+	VPOR         Y5, Y13, Y13
+	VPANDN       Y13, Y2, Y13
+	VPOR         Y10, Y11, Y3
+	VPANDN       Y3, Y7, Y7
+	VPOR         Y8, Y5, Y3
+	VPAND        Y3, Y0, Y14
+	VPXOR        Y14, Y4, Y4
+	VPAND        Y10, Y2, Y10
+	VPXOR        Y10, Y4, Y4
+	VPXOR        Y3, Y9, Y3
+	VPOR         Y0, Y3, Y3
+	VPANDN       Y3, Y11, Y10
+	VPXOR        Y10, Y4, Y4
+	VPXOR        384(R14), Y4, Y10
+	VMOVDQA      Y10, 384(R14)
+	VPAND        Y9, Y4, Y4
+	VPXOR        Y1, Y4, Y1
+	VPAND        Y1, Y8, Y8
+	VPXOR        Y8, Y7, Y7
+	VPXOR        Y13, Y7, Y7
+	VPXOR        544(R14), Y7, Y9
+	VMOVDQA      Y9, 544(R14)
+	VPXOR        Y7, Y4, Y7
+	VPXOR        Y3, Y7, Y7
+	VPOR         Y6, Y2, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y0, Y7, Y7
+	VPAND        Y7, Y11, Y11
+	VPOR         Y12, Y8, Y8
+	VPANDN       Y8, Y4, Y4
+	VPANDN       Y4, Y2, Y2
+	VPOR         Y5, Y1, Y1
+	VPXOR        Y14, Y1, Y1
+	VPXOR        Y2, Y1, Y1
+	VPXOR        Y11, Y1, Y1
+	VPXOR        32(R14), Y1, Y1
+	VMOVDQA      Y1, 32(R14)
+	VMOVDQA      384(R13), Y0
+	VPXOR        224(R15), Y0, Y0
+	VMOVDQA      288(R13), Y1
+	VPXOR        352(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      320(R13), Y3
+	VPXOR        96(R15), Y3, Y3
+	VPOR         Y0, Y3, Y4
+	VMOVDQA      224(R13), Y5
+	VPXOR        704(R15), Y5, Y5
+	VPAND        Y4, Y5, Y4
+	VPXOR        Y4, Y2, Y4
+	VPXOR        Y1, Y3, Y6
+	VPOR         Y5, Y6, Y7
+	VMOVDQA      352(R13), Y8
+	VPXOR        800(R15), Y8, Y8
+	VPANDN       Y7, Y8, Y9
+	VPXOR        Y9, Y4, Y4
+	VPXOR        Y4, Y3, Y9
+	VPANDN       Y9, Y2, Y10
+	VPAND        Y10, Y5, Y11
+	VMOVDQA      256(R13), Y12
+	VPXOR        576(R15), Y12, Y12
+	VPXOR        Y11, Y12, Y13
+	VPXOR        Y9, Y7, Y9
+	VPXOR        Y13, Y9, Y9
+	VPAND        Y9, Y1, Y1
+	VPXOR        Y7, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPXOR        onesAVX2<>+0(SB), Y10, Y7
+	VPXOR        Y1, Y7, Y7
+	VPAND        Y2, Y9, Y2
+	VPXOR        Y3, Y2, Y1
+	VPANDN       Y1, Y8, Y1
+	VPOR         Y1, Y7, Y11
+	VPOR         Y0, Y11, Y11
+	VPAND        Y13, Y12, Y13
+	VPXOR        Y13, Y4, Y13
+	VPXOR        160(R14), Y13, Y14
+	VMOVDQA      Y14, 160(R14)
+	VPXOR        Y8, Y5, Y14
+	VPXOR        Y6, Y14, Y14
+	VPOR         Y14, Y13, Y6
+	VPAND        Y6, Y8, Y8
+	VPXOR        Y8, Y11, Y11
+	VPANDN       Y11, Y5, Y8
+	VPANDN       Y7, Y12, Y12
+	VPAND        Y10, Y0, Y0
+	VPXOR        Y0, Y14, Y14
+	VPXOR        Y12, Y14, Y14
+	VPXOR        736(R14), Y14, Y7
+	VMOVDQA      Y7, 736(R14)
+	VPAND        Y13, Y14, Y7
+	VPXOR        Y9, Y7, Y7
+	VPXOR        Y1, Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPXOR        928(R14), Y7, Y7
+	VMOVDQA      Y7, 928(R14)
+	VPOR         Y4, Y14, Y14
+	VPXOR        Y9, Y14, Y9
+	VPAND        Y0, Y13, Y0
+	VPAND        Y0, Y5, Y0
+	VPXOR        Y0, Y9, Y9
+	VPAND        Y6, Y11, Y11
+	VPXOR        Y2, Y11, Y11
+	VPAND        Y11, Y5, Y5
+	VPOR         Y13, Y14, Y14
+	VPXOR        Y5, Y14, Y14
+	VPANDN       Y14, Y3, Y3
+	VPXOR        Y3, Y9, Y9
+	VPXOR        480(R14), Y9, Y9
+	VMOVDQA      Y9, 480(R14)
+	VMOVDQA      384(R13), Y0
+	VPXOR        192(R15), Y0, Y0
+	VPXOR        onesAVX2<>+0(SB), Y0, Y1
+	VMOVDQA      512(R13), Y2
+	VPXOR        32(R15), Y2, Y2
+	VPOR         Y0, Y2, Y3
+	VMOVDQA      448(R13), Y4
+	VPXOR        608(R15), Y4, Y4
+	VPOR         Y3, Y4, Y5
+	VMOVDQA      480(R13), Y6
+	VPXOR        384(R15), Y6, Y6
+	VPANDN       Y5, Y6, Y7
+	VPANDN       Y0, Y4, Y8
+	VPXOR        Y8, Y3, Y3
+	VPXOR        Y7, Y3, Y8
+	VPOR         Y1, Y8, Y9
+	VPANDN       Y8, Y4, Y10
+	VPXOR        Y6, Y10, Y10
+	VPAND        Y5, Y10, Y5
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      352(R13), Y11
+	VPXOR        480(R15), Y11, Y11
+	VPANDN       Y5, Y11, Y5
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y10, Y2, Y5
+	VPXOR        Y5, Y1, Y5
+	VPXOR        Y3, Y5, Y12
+	VPANDN       Y12, Y10, Y10
+	VMOVDQA      416(R13), Y13
+	VPXOR        832(R15), Y13, Y13
+	VPAND        Y10, Y13, Y10
+	VPXOR        Y10, Y4, Y10
+	VPANDN       Y6, Y13, Y14
+	VPOR         Y12, Y14, Y12
+	VPANDN       Y12, Y4, Y12
+	VPXOR        Y12, Y10, Y10
+	VPAND        Y10, Y11, Y12
+	VPANDN       Y5, Y13, Y5
+	VPXOR        Y5, Y8, Y8
+	VPXOR        Y12, Y8, Y5
+	VPXOR        (R14), Y5, Y15
+	VMOVDQA      Y15, (R14)
+	VPANDN       Y5, Y12, Y12
+	VPXOR        Y9, Y12, Y12
+	VPXOR        Y7, Y5, Y15
+	VPXOR        Y14, Y15, Y15
+	VPANDN       Y15, Y13, Y14
+	VPXOR        Y14, Y12, Y12
+	VPXOR        Y2, Y5, Y5
+	VPANDN       Y11, Y4, Y2
+	VPXOR        Y2, Y5, Y5
+	VPXOR        Y11, Y4, Y11
+	VPOR         Y6, Y11, Y2
+	VPANDN       Y2, Y0, Y2
+	VPXOR        Y2, Y5, Y5
+	VPANDN       Y9, Y13, Y9
+	VPXOR        Y9, Y5, Y9
+	VPXOR        288(R14), Y9, Y2
+	VMOVDQA      Y2, 288(R14)
+	VPXOR        Y6, Y9, Y2
+	VPAND        Y8, Y2, Y2
+	VPANDN       Y15, Y5, Y5
+	VPXOR        Y11, Y5, Y5
+	VPAND        Y5, Y4, Y5
+	VPXOR        Y5, Y2, Y2
+	VPAND        Y2, Y0, Y0
+	VPXOR        Y0, Y12, Y12
+	VPXOR        800(R14), Y12, Y0
+	VMOVDQA      Y0, 800(R14)
+	VPANDN       Y1, Y11, Y11
+	VPAND        Y11, Y6, Y6
+	VPXOR        Y8, Y10, Y8
+	VPXOR        Y6, Y8, Y8
+	VPANDN       Y8, Y13, Y13
+	VPXOR        Y7, Y12, Y12
+	VPXOR        Y10, Y12, Y10
+	VPANDN       Y12, Y3, Y3
+	VPXOR        Y9, Y3, Y3
+	VPAND        Y3, Y4, Y4
+	VPXOR        Y4, Y10, Y10
+	VPXOR        Y13, Y10, Y10
+	VPXOR        608(R14), Y10, Y10
+	VMOVDQA      Y10, 608(R14)
+	VMOVDQA      608(R13), Y0
+	VPXOR        2368(R15), Y0, Y0
+	VMOVDQA      480(R13), Y1
+	VPXOR        2176(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      544(R13), Y3
+	VPXOR        1856(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y4
+	VPAND        Y4, Y1, Y4
+	VPOR         Y2, Y3, Y5
+	VMOVDQA      640(R13), Y6
+	VPXOR        2624(R15), Y6, Y6
+	VPANDN       Y5, Y6, Y7
+	VPOR         Y0, Y7, Y8
+	VPXOR        Y8, Y3, Y9
+	VPOR         Y1, Y9, Y9
+	VPANDN       Y6, Y0, Y10
+	VPXOR        onesAVX2<>+0(SB), Y10, Y11
+	VPXOR        Y4, Y11, Y12
+	VMOVDQA      512(R13), Y13
+	VPXOR        2528(R15), Y13, Y13
+	VPAND        Y12, Y13, Y14
+	VPXOR        Y14, Y9, Y9
+	VPXOR        Y8, Y9, Y15
+	VPXOR        Y5, Y15, Y5
+	VPXOR        Y4, Y5, Y5
+	VPANDN       Y5, Y6, Y5
+	VPANDN       Y11, Y6, Y11
+	VPXOR        Y11, Y15, Y15
+	VPANDN       Y14, Y0, Y14
+	VPXOR        Y7, Y2, Y7
+	VPANDN       Y8, Y3, Y8
+	VPXOR        Y8, Y10, Y8
+	VPAND        Y8, Y13, Y8
+	VPXOR        Y8, Y7, Y7
+	VMOVDQA      576(R13), Y8
+	VPXOR        2048(R15), Y8, Y8
+	VPAND        Y9, Y8, Y9
+	VPXOR        Y9, Y7, Y7
+	VPXOR        64(R14), Y7, Y11
+	VMOVDQA      Y11, 64(R14)
+	VPOR         Y1, Y7, Y1
+	VPXOR        Y13, Y1, Y11
+	VPXOR        Y14, Y11, Y11
+	VPAND        Y11, Y3, Y14
+	VPOR         Y9, Y10, Y10
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y14, Y10, Y10
+	VPXOR        Y11, Y10, Y14
+	VMOVDQA      Y9, (R12)
+	VPAND        Y14, Y13, Y9
+	VPXOR        Y9, Y15, Y15
+	VPAND        Y11, Y15, Y11
+	VPANDN       Y3, Y9, Y9
+	VPANDN       Y9, Y0, Y9
+	VPXOR        Y9, Y14, Y9
+	VPXOR        Y9, Y11, Y11
+	VPXOR        Y5, Y11, Y5
+	VPAND        Y5, Y8, Y5
+	VPAND        Y9, Y6, Y6
+	VPXOR        Y2, Y4, Y4
+	VPXOR        Y13, Y4, Y4
+	VPXOR        Y6, Y4, Y4
+	VPXOR        Y5, Y4, Y4
+	VPXOR        224(R14), Y4, Y2
+	VMOVDQA      Y2, 224(R14)
+	VPANDN       Y7, Y13, Y7
+	VPANDN       Y15, Y8, Y8
+	VPXOR        Y8, Y10, Y10
+	VPXOR        768(R14), Y10, Y2
+	VMOVDQA      Y2, 768(R14)
+	VPXOR        Y4, Y1, Y1
+	VPXOR        Y10, Y1, Y1
+	VPXOR        Y7, Y1, Y1
+	VPOR         Y12, Y14, Y14
+	VPANDN       Y14, Y7, Y7
+	VMOVDQA      (R12), Y2
+	VPXOR        Y2, Y11, Y11
+	VPAND        Y11, Y13, Y13
+	VPXOR        Y13, Y7, Y7
+	VPANDN       Y7, Y0, Y0
+	VPXOR        Y0, Y1, Y1
+	VPXOR        416(R14), Y1, Y1
+	VMOVDQA      Y1, 416(R14)
+	VMOVDQA      608(R13), Y0
+	VPXOR        1824(R15), Y0, Y0
+	VMOVDQA      736(R13), Y1
+	VPXOR        1920(R15), Y1, Y1
+	VPAND        Y1, Y0, Y2
+	VMOVDQA      640(R13), Y3
+	VPXOR        2144(R15), Y3, Y3
+	VPXOR        Y3, Y2, Y2
+	VPXOR        Y0, Y1, Y4
+	VMOVDQA      672(R13), Y5
+	VPXOR        2496(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VPXOR        Y6, Y2, Y7
+	VPOR         Y5, Y7, Y8
+	VPXOR        Y4, Y8, Y9
+	VMOVDQA      704(R13), Y10
+	VPXOR        2304(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y11
+	VPXOR        Y11, Y7, Y11
+	VPANDN       Y9, Y11, Y12
+	VPOR         Y3, Y4, Y4
+	VPAND        Y4, Y1, Y4
+	VPAND        Y7, Y3, Y7
+	VPXOR        Y5, Y9, Y9
+	VPXOR        Y10, Y9, Y13
+	VPXOR        Y7, Y13, Y7
+	VPXOR        Y7, Y5, Y14
+	VPANDN       Y4, Y14, Y14
+	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VPANDN       Y6, Y1, Y6
+	VPXOR        Y6, Y14, Y6
+	VPXOR        Y6, Y12, Y15
+	VPANDN       Y15, Y3, Y15
+	VPOR         Y10, Y1, Y1
+	VPANDN       Y1, Y5, Y5
+	VPXOR        onesAVX2<>+0(SB), Y13, Y1
+	VPXOR        Y5, Y1, Y1
+	VPAND        Y8, Y0, Y0
+	VPXOR        Y4, Y12, Y12
+	VPAND        Y12, Y10, Y5
+	VPXOR        Y5, Y0, Y0
+	VPOR         Y14, Y0, Y14
+	VPAND        Y14, Y3, Y14
+	VPANDN       Y14, Y1, Y5
+	VPXOR        Y2, Y5, Y5
+	VPXOR        Y15, Y5, Y5
+	VMOVDQA      768(R13), Y8
+	VPXOR        2400(R15), Y8, Y8
+	VPANDN       Y5, Y8, Y5
+	VPANDN       Y11, Y0, Y15
+	VPXOR        Y9, Y15, Y15
+	VPAND        Y0, Y8, Y0
+	VPXOR        Y15, Y0, Y9
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y14, Y9, Y9
+	VPXOR        Y5, Y9, Y9
+	VPXOR        896(R14), Y9, Y9
+	VMOVDQA      Y9, 896(R14)
+	VPAND        Y15, Y3, Y3
+	VPOR         Y11, Y13, Y13
+	VPOR         Y12, Y13, Y13
+	VPXOR        Y3, Y13, Y13
+	VPAND        Y13, Y8, Y13
+	VPXOR        Y13, Y1, Y1
+	VPXOR        96(R14), Y1, Y1
+	VMOVDQA      Y1, 96(R14)
+	VPAND        Y6, Y8, Y8
+	VPAND        Y4, Y2, Y2
+	VPANDN       Y2, Y10, Y10
+	VPXOR        Y10, Y7, Y7
+	VPXOR        Y8, Y7, Y7
+	VPXOR        320(R14), Y7, Y7
+	VMOVDQA      Y7, 320(R14)
+	VPXOR        Y0, Y11, Y11
+	VPXOR        576(R14), Y11, Y11
+	VMOVDQA      Y11, 576(R14)
+	VMOVDQA      736(R13), Y0
+	VPXOR        2272(R15), Y0, Y0
+	VPAND        Y0, Y0, Y1
+	VMOVDQA      800(R13), Y2
+	VPXOR        2112(R15), Y2, Y2
+	VMOVDQA      768(R13), Y3
+	VPXOR        2432(R15), Y3, Y3
+	VPOR         Y3, Y2, Y4
+	VMOVDQA      864(R13), Y5
+	VPXOR        1952(R15), Y5, Y5
+	VPXOR        Y5, Y4, Y4
+	VPXOR        Y1, Y4, Y6
+	VPOR         Y2, Y5, Y7
+	VMOVDQA      832(R13), Y8
+	VPXOR        2656(R15), Y8, Y8
+	VPAND        Y7, Y8, Y7
+	VPXOR        Y7, Y6, Y9
+	VPXOR        Y9, Y2, Y10
+	VPAND        Y0, Y10, Y11
+	VPAND        Y11, Y3, Y12
+	VMOVDQA      896(R13), Y13
+	VPXOR        2560(R15), Y13, Y13
+	VPXOR        Y12, Y13, Y12
+	VPOR         Y11, Y3, Y11
+	VPANDN       Y11, Y5, Y14
+	VPAND        Y14, Y8, Y14
+	VPXOR        Y14, Y12, Y12
+	VPAND        Y12, Y13, Y14
+	VPXOR        Y14, Y9, Y14
+	VPXOR        192(R14), Y14, Y15
+	VMOVDQA      Y15, 192(R14)
+	VPXOR        Y3, Y6, Y6
+	VPAND        Y12, Y7, Y15
+	VPOR         Y15, Y6, Y6
+	VPAND        Y6, Y0, Y6
+	VPXOR        Y8, Y15, Y15
+	VPANDN       Y15, Y3, Y15
+	VPOR         Y1, Y12, Y1
+	VPANDN       Y1, Y5, Y5
+	VPXOR        Y9, Y13, Y1
+	VPXOR        Y5, Y1, Y1
+	VPXOR        Y15, Y1, Y15
+	VPAND        Y1, Y14, Y14
+	VPXOR        Y12, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y11, Y9, Y9
+	VPAND        Y9, Y8, Y5
+	VPXOR        Y15, Y3, Y11
+	VPXOR        Y5, Y11, Y11
+	VPXOR        Y14, Y11, Y11
+	VPAND        Y11, Y2, Y11
+	VPXOR        Y11, Y15, Y11
+	VPXOR        672(R14), Y11, Y14
+	VMOVDQA      Y14, 672(R14)
+	VPAND        Y2, Y11, Y11
+	VPXOR        Y6, Y11, Y6
+	VPAND        Y6, Y13, Y6
+	VPXOR        Y12, Y9, Y12
+	VPANDN       Y9, Y4, Y4
+	VPXOR        Y7, Y4, Y4
+	VPANDN       Y4, Y3, Y4
+	VPXOR        Y4, Y12, Y2
+	VPXOR        Y6, Y2, Y2
+	VPXOR        992(R14), Y2, Y2
+	VMOVDQA      Y2, 992(R14)
+	VPANDN       Y15, Y4, Y15
+	VPXOR        Y6, Y15, Y15
+	VPAND        Y15, Y8, Y8
+	VPXOR        onesAVX2<>+0(SB), Y10, Y10
+	VPAND        Y3, Y13, Y13
+	VPXOR        Y13, Y10, Y10
+	VPXOR        Y8, Y10, Y10
+	VPOR         Y12, Y5, Y5
+	VPXOR        Y11, Y5, Y5
+	VPAND        Y1, Y4, Y4
+	VPANDN       Y4, Y3, Y3
+	VPXOR        Y3, Y5, Y5
+	VPAND        Y5, Y0, Y0
+	VPXOR        Y0, Y10, Y10
+	VPXOR        352(R14), Y10, Y10
+	VMOVDQA      Y10, 352(R14)
+	VMOVDQA      928(R13), Y0
+	VPXOR        2464(R15), Y0, Y0
+	VMOVDQA      864(R13), Y1
+	VPXOR        2336(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VPANDN       Y2, Y0, Y3
+	VMOVDQA      992(R13), Y4
+	VPXOR        1792(R15), Y4, Y4
+	VPANDN       Y4, Y3, Y5
+	VPOR         Y4, Y1, Y6
+	VMOVDQA      896(R13), Y7
+	VPXOR        2208(R15), Y7, Y7
+	VPAND        Y6, Y7, Y6
+	VPXOR        onesAVX2<>+0(SB), Y4, Y8
+	VPXOR        Y6, Y8, Y6
+	VMOVDQA      960(R13), Y9
+	VPXOR        2016(R15), Y9, Y9
+	VPANDN       Y6, Y9, Y6
+	VPXOR        Y0, Y5, Y10
+	VPXOR        Y1, Y10, Y11
+	VPOR         Y6, Y11, Y11
+	VPAND        Y11, Y7, Y11
+	VPOR         Y11, Y5, Y5
+	VPXOR        Y9, Y5, Y5
+	VPAND        Y3, Y9, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y8, Y10, Y12
+	VMOVDQA      (R13), Y13
+	VPXOR        1888(R15), Y13, Y13
+	VPANDN       Y12, Y13, Y12
+	VPXOR        Y12, Y5, Y5
+	VPOR         Y7, Y3, Y12
+	VPANDN       Y12, Y4, Y12
+	VPXOR        Y12, Y2, Y12
+	VPAND        Y8, Y2, Y2
+	VPOR         Y3, Y2, Y3
+	VPXOR        Y7, Y3, Y8
+	VPANDN       Y12, Y8, Y14
+	VPANDN       Y1, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y14, Y8, Y1
+	VPOR         Y14, Y4, Y14
+	VPXOR        Y6, Y12, Y12
+	VPANDN       Y13, Y12, Y6
+	VPAND        Y6, Y7, Y15
+	VPXOR        Y15, Y14, Y14
+	VPANDN       Y14, Y9, Y14
+	VPXOR        Y14, Y1, Y1
+	VPXOR        448(R14), Y1, Y15
+	VMOVDQA      Y15, 448(R14)
+	VPANDN       Y7, Y1, Y1
+	VPAND        Y1, Y9, Y1
+	VPXOR        Y8, Y13, Y8
+	VPXOR        Y1, Y8, Y8
+	VPAND        Y8, Y0, Y0
+	VPXOR        Y0, Y5, Y5
+	VPXOR        832(R14), Y5, Y5
+	VMOVDQA      Y5, 832(R14)
+	VPANDN       Y14, Y10, Y14
+	VPOR         Y9, Y2, Y2
+	VPXOR        Y2, Y12, Y0
+	VPXOR        Y3, Y0, Y0
+	VPANDN       Y0, Y4, Y4
+	VPXOR        Y4, Y14, Y14
+	VPXOR        Y11, Y14, Y14
+	VPANDN       Y14, Y13, Y14
+	VPXOR        Y14, Y6, Y6
+	VPXOR        128(R14), Y6, Y6
+	VMOVDQA      Y6, 128(R14)
+	VPANDN       Y10, Y7, Y7
+	VPXOR        Y7, Y2, Y2
+	VPAND        Y2, Y13, Y13
+	VPXOR        Y13, Y12, Y12
+	VPXOR        640(R14), Y12, Y12
+	VMOVDQA      Y12, 640(R14)
+	ADDQ         $+8, SI
+	DECQ         DI
+	JNZ          rounds
+	XCHGQ        R13, R14
+	DECQ         DX
+	JNZ          des
+	MOVQ         (SP), DX
+	VMOVDQA      992(R13), Y0
+	VMOVDQA      992(R14), Y1
+	VMOVDQA      736(R13), Y2
+	VMOVDQA      736(R14), Y3
+	VMOVDQA      480(R13), Y4
+	VMOVDQA      480(R14), Y5
+	VMOVDQA      224(R13), Y6
+	VMOVDQA      224(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, (R10)
+	VMOVDQA      Y1, 32(R10)
+	VMOVDQA      Y2, 64(R10)
+	VMOVDQA      Y3, 96(R10)
+	VMOVDQA      Y4, 128(R10)
+	VMOVDQA      Y5, 160(R10)
+	VMOVDQA      Y6, 192(R10)
+	VMOVDQA      Y7, 224(R10)
+	VMOVDQA      960(R13), Y0
+	VMOVDQA      960(R14), Y1
+	VMOVDQA      704(R13), Y2
+	VMOVDQA      704(R14), Y3
+	VMOVDQA      448(R13), Y4
+	VMOVDQA      448(R14), Y5
+	VMOVDQA      192(R13), Y6
+	VMOVDQA      192(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 256(R10)
+	VMOVDQA      Y1, 288(R10)
+	VMOVDQA      Y2, 320(R10)
+	VMOVDQA      Y3, 352(R10)
+	VMOVDQA      Y4, 384(R10)
+	VMOVDQA      Y5, 416(R10)
+	VMOVDQA      Y6, 448(R10)
+	VMOVDQA      Y7, 480(R10)
+	VMOVDQA      928(R13), Y0
+	VMOVDQA      928(R14), Y1
+	VMOVDQA      672(R13), Y2
+	VMOVDQA      672(R14), Y3
+	VMOVDQA      416(R13), Y4
+	VMOVDQA      416(R14), Y5
+	VMOVDQA      160(R13), Y6
+	VMOVDQA      160(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 512(R10)
+	VMOVDQA      Y1, 544(R10)
+	VMOVDQA      Y2, 576(R10)
+	VMOVDQA      Y3, 608(R10)
+	VMOVDQA      Y4, 640(R10)
+	VMOVDQA      Y5, 672(R10)
+	VMOVDQA      Y6, 704(R10)
+	VMOVDQA      Y7, 736(R10)
+	VMOVDQA      896(R13), Y0
+	VMOVDQA      896(R14), Y1
+	VMOVDQA      640(R13), Y2
+	VMOVDQA      640(R14), Y3
+	VMOVDQA      384(R13), Y4
+	VMOVDQA      384(R14), Y5
+	VMOVDQA      128(R13), Y6
+	VMOVDQA      128(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 768(R10)
+	VMOVDQA      Y1, 800(R10)
+	VMOVDQA      Y2, 832(R10)
+	VMOVDQA      Y3, 864(R10)
+	VMOVDQA      Y4, 896(R10)
+	VMOVDQA      Y5, 928(R10)
+	VMOVDQA      Y6, 960(R10)
+	VMOVDQA      Y7, 992(R10)
+	VMOVDQA      864(R13), Y0
+	VMOVDQA      864(R14), Y1
+	VMOVDQA      608(R13), Y2
+	VMOVDQA      608(R14), Y3
+	VMOVDQA      352(R13), Y4
+	VMOVDQA      352(R14), Y5
+	VMOVDQA      96(R13), Y6
+	VMOVDQA      96(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 1024(R10)
+	VMOVDQA      Y1, 1056(R10)
+	VMOVDQA      Y2, 1088(R10)
+	VMOVDQA      Y3, 1120(R10)
+	VMOVDQA      Y4, 1152(R10)
+	VMOVDQA      Y5, 1184(R10)
+	VMOVDQA      Y6, 1216(R10)
+	VMOVDQA      Y7, 1248(R10)
+	VMOVDQA      832(R13), Y0
+	VMOVDQA      832(R14), Y1
+	VMOVDQA      576(R13), Y2
+	VMOVDQA      576(R14), Y3
+	VMOVDQA      320(R13), Y4
+	VMOVDQA      320(R14), Y5
+	VMOVDQA      64(R13), Y6
+	VMOVDQA      64(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 1280(R10)
+	VMOVDQA      Y1, 1312(R10)
+	VMOVDQA      Y2, 1344(R10)
+	VMOVDQA      Y3, 1376(R10)
+	VMOVDQA      Y4, 1408(R10)
+	VMOVDQA      Y5, 1440(R10)
+	VMOVDQA      Y6, 1472(R10)
+	VMOVDQA      Y7, 1504(R10)
+	VMOVDQA      800(R13), Y0
+	VMOVDQA      800(R14), Y1
+	VMOVDQA      544(R13), Y2
+	VMOVDQA      544(R14), Y3
+	VMOVDQA      288(R13), Y4
+	VMOVDQA      288(R14), Y5
+	VMOVDQA      32(R13), Y6
+	VMOVDQA      32(R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 1536(R10)
+	VMOVDQA      Y1, 1568(R10)
+	VMOVDQA      Y2, 1600(R10)
+	VMOVDQA      Y3, 1632(R10)
+	VMOVDQA      Y4, 1664(R10)
+	VMOVDQA      Y5, 1696(R10)
+	VMOVDQA      Y6, 1728(R10)
+	VMOVDQA      Y7, 1760(R10)
+	VMOVDQA      768(R13), Y0
+	VMOVDQA      768(R14), Y1
+	VMOVDQA      512(R13), Y2
+	VMOVDQA      512(R14), Y3
+	VMOVDQA      256(R13), Y4
+	VMOVDQA      256(R14), Y5
+	VMOVDQA      (R13), Y6
+	VMOVDQA      (R14), Y7
+	VMOVDQA      low4AVX2<>+0(SB), Y8
+	VPSRLQ       $0x04, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x04, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x04, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x04, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x04, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low2AVX2<>+0(SB), Y8
+	VPSRLQ       $0x02, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x02, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x02, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x02, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x02, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low1AVX2<>+0(SB), Y8
+	VPSRLQ       $0x01, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x01, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x01, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x01, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x01, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      Y0, 1792(R10)
+	VMOVDQA      Y1, 1824(R10)
+	VMOVDQA      Y2, 1856(R10)
+	VMOVDQA      Y3, 1888(R10)
+	VMOVDQA      Y4, 1920(R10)
+	VMOVDQA      Y5, 1952(R10)
+	VMOVDQA      Y6, 1984(R10)
+	VMOVDQA      Y7, 2016(R10)
+	VMOVDQA      (R10), Y0
+	VMOVDQA      256(R10), Y1
+	VMOVDQA      512(R10), Y2
+	VMOVDQA      768(R10), Y3
+	VMOVDQA      1024(R10), Y4
+	VMOVDQA      1280(R10), Y5
+	VMOVDQA      1536(R10), Y6
+	VMOVDQA      1792(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        (BX), Y0, Y0
+	VMOVDQA      (R11), Y8
+	VMOVDQA      Y8, (BX)
+	MOVQ         (CX), DI
+	MOVQ         8(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         16(CX), DI
+	MOVQ         24(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        256(BX), Y1, Y1
+	VMOVDQA      256(R11), Y8
+	VMOVDQA      Y8, 256(BX)
+	MOVQ         256(CX), DI
+	MOVQ         264(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         272(CX), DI
+	MOVQ         280(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        512(BX), Y2, Y2
+	VMOVDQA      512(R11), Y8
+	VMOVDQA      Y8, 512(BX)
+	MOVQ         512(CX), DI
+	MOVQ         520(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         528(CX), DI
+	MOVQ         536(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        768(BX), Y3, Y3
+	VMOVDQA      768(R11), Y8
+	VMOVDQA      Y8, 768(BX)
+	MOVQ         768(CX), DI
+	MOVQ         776(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         784(CX), DI
+	MOVQ         792(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1024(BX), Y4, Y4
+	VMOVDQA      1024(R11), Y8
+	VMOVDQA      Y8, 1024(BX)
+	MOVQ         1024(CX), DI
+	MOVQ         1032(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1040(CX), DI
+	MOVQ         1048(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1280(BX), Y5, Y5
+	VMOVDQA      1280(R11), Y8
+	VMOVDQA      Y8, 1280(BX)
+	MOVQ         1280(CX), DI
+	MOVQ         1288(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1296(CX), DI
+	MOVQ         1304(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1536(BX), Y6, Y6
+	VMOVDQA      1536(R11), Y8
+	VMOVDQA      Y8, 1536(BX)
+	MOVQ         1536(CX), DI
+	MOVQ         1544(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1552(CX), DI
+	MOVQ         1560(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1792(BX), Y7, Y7
+	VMOVDQA      1792(R11), Y8
+	VMOVDQA      Y8, 1792(BX)
+	MOVQ         1792(CX), DI
+	MOVQ         1800(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1808(CX), DI
+	MOVQ         1816(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      32(R10), Y0
+	VMOVDQA      288(R10), Y1
+	VMOVDQA      544(R10), Y2
+	VMOVDQA      800(R10), Y3
+	VMOVDQA      1056(R10), Y4
+	VMOVDQA      1312(R10), Y5
+	VMOVDQA      1568(R10), Y6
+	VMOVDQA      1824(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        32(BX), Y0, Y0
+	VMOVDQA      32(R11), Y8
+	VMOVDQA      Y8, 32(BX)
+	MOVQ         32(CX), DI
+	MOVQ         40(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         48(CX), DI
+	MOVQ         56(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        288(BX), Y1, Y1
+	VMOVDQA      288(R11), Y8
+	VMOVDQA      Y8, 288(BX)
+	MOVQ         288(CX), DI
+	MOVQ         296(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         304(CX), DI
+	MOVQ         312(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        544(BX), Y2, Y2
+	VMOVDQA      544(R11), Y8
+	VMOVDQA      Y8, 544(BX)
+	MOVQ         544(CX), DI
+	MOVQ         552(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         560(CX), DI
+	MOVQ         568(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        800(BX), Y3, Y3
+	VMOVDQA      800(R11), Y8
+	VMOVDQA      Y8, 800(BX)
+	MOVQ         800(CX), DI
+	MOVQ         808(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         816(CX), DI
+	MOVQ         824(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1056(BX), Y4, Y4
+	VMOVDQA      1056(R11), Y8
+	VMOVDQA      Y8, 1056(BX)
+	MOVQ         1056(CX), DI
+	MOVQ         1064(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1072(CX), DI
+	MOVQ         1080(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1312(BX), Y5, Y5
+	VMOVDQA      1312(R11), Y8
+	VMOVDQA      Y8, 1312(BX)
+	MOVQ         1312(CX), DI
+	MOVQ         1320(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1328(CX), DI
+	MOVQ         1336(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1568(BX), Y6, Y6
+	VMOVDQA      1568(R11), Y8
+	VMOVDQA      Y8, 1568(BX)
+	MOVQ         1568(CX), DI
+	MOVQ         1576(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1584(CX), DI
+	MOVQ         1592(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1824(BX), Y7, Y7
+	VMOVDQA      1824(R11), Y8
+	VMOVDQA      Y8, 1824(BX)
+	MOVQ         1824(CX), DI
+	MOVQ         1832(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1840(CX), DI
+	MOVQ         1848(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      64(R10), Y0
+	VMOVDQA      320(R10), Y1
+	VMOVDQA      576(R10), Y2
+	VMOVDQA      832(R10), Y3
+	VMOVDQA      1088(R10), Y4
+	VMOVDQA      1344(R10), Y5
+	VMOVDQA      1600(R10), Y6
+	VMOVDQA      1856(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        64(BX), Y0, Y0
+	VMOVDQA      64(R11), Y8
+	VMOVDQA      Y8, 64(BX)
+	MOVQ         64(CX), DI
+	MOVQ         72(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         80(CX), DI
+	MOVQ         88(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        320(BX), Y1, Y1
+	VMOVDQA      320(R11), Y8
+	VMOVDQA      Y8, 320(BX)
+	MOVQ         320(CX), DI
+	MOVQ         328(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         336(CX), DI
+	MOVQ         344(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        576(BX), Y2, Y2
+	VMOVDQA      576(R11), Y8
+	VMOVDQA      Y8, 576(BX)
+	MOVQ         576(CX), DI
+	MOVQ         584(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         592(CX), DI
+	MOVQ         600(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        832(BX), Y3, Y3
+	VMOVDQA      832(R11), Y8
+	VMOVDQA      Y8, 832(BX)
+	MOVQ         832(CX), DI
+	MOVQ         840(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         848(CX), DI
+	MOVQ         856(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1088(BX), Y4, Y4
+	VMOVDQA      1088(R11), Y8
+	VMOVDQA      Y8, 1088(BX)
+	MOVQ         1088(CX), DI
+	MOVQ         1096(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1104(CX), DI
+	MOVQ         1112(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1344(BX), Y5, Y5
+	VMOVDQA      1344(R11), Y8
+	VMOVDQA      Y8, 1344(BX)
+	MOVQ         1344(CX), DI
+	MOVQ         1352(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1360(CX), DI
+	MOVQ         1368(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1600(BX), Y6, Y6
+	VMOVDQA      1600(R11), Y8
+	VMOVDQA      Y8, 1600(BX)
+	MOVQ         1600(CX), DI
+	MOVQ         1608(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1616(CX), DI
+	MOVQ         1624(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1856(BX), Y7, Y7
+	VMOVDQA      1856(R11), Y8
+	VMOVDQA      Y8, 1856(BX)
+	MOVQ         1856(CX), DI
+	MOVQ         1864(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1872(CX), DI
+	MOVQ         1880(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      96(R10), Y0
+	VMOVDQA      352(R10), Y1
+	VMOVDQA      608(R10), Y2
+	VMOVDQA      864(R10), Y3
+	VMOVDQA      1120(R10), Y4
+	VMOVDQA      1376(R10), Y5
+	VMOVDQA      1632(R10), Y6
+	VMOVDQA      1888(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        96(BX), Y0, Y0
+	VMOVDQA      96(R11), Y8
+	VMOVDQA      Y8, 96(BX)
+	MOVQ         96(CX), DI
+	MOVQ         104(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         112(CX), DI
+	MOVQ         120(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        352(BX), Y1, Y1
+	VMOVDQA      352(R11), Y8
+	VMOVDQA      Y8, 352(BX)
+	MOVQ         352(CX), DI
+	MOVQ         360(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         368(CX), DI
+	MOVQ         376(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        608(BX), Y2, Y2
+	VMOVDQA      608(R11), Y8
+	VMOVDQA      Y8, 608(BX)
+	MOVQ         608(CX), DI
+	MOVQ         616(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         624(CX), DI
+	MOVQ         632(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        864(BX), Y3, Y3
+	VMOVDQA      864(R11), Y8
+	VMOVDQA      Y8, 864(BX)
+	MOVQ         864(CX), DI
+	MOVQ         872(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         880(CX), DI
+	MOVQ         888(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1120(BX), Y4, Y4
+	VMOVDQA      1120(R11), Y8
+	VMOVDQA      Y8, 1120(BX)
+	MOVQ         1120(CX), DI
+	MOVQ         1128(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1136(CX), DI
+	MOVQ         1144(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1376(BX), Y5, Y5
+	VMOVDQA      1376(R11), Y8
+	VMOVDQA      Y8, 1376(BX)
+	MOVQ         1376(CX), DI
+	MOVQ         1384(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1392(CX), DI
+	MOVQ         1400(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1632(BX), Y6, Y6
+	VMOVDQA      1632(R11), Y8
+	VMOVDQA      Y8, 1632(BX)
+	MOVQ         1632(CX), DI
+	MOVQ         1640(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1648(CX), DI
+	MOVQ         1656(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1888(BX), Y7, Y7
+	VMOVDQA      1888(R11), Y8
+	VMOVDQA      Y8, 1888(BX)
+	MOVQ         1888(CX), DI
+	MOVQ         1896(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1904(CX), DI
+	MOVQ         1912(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      128(R10), Y0
+	VMOVDQA      384(R10), Y1
+	VMOVDQA      640(R10), Y2
+	VMOVDQA      896(R10), Y3
+	VMOVDQA      1152(R10), Y4
+	VMOVDQA      1408(R10), Y5
+	VMOVDQA      1664(R10), Y6
+	VMOVDQA      1920(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        128(BX), Y0, Y0
+	VMOVDQA      128(R11), Y8
+	VMOVDQA      Y8, 128(BX)
+	MOVQ         128(CX), DI
+	MOVQ         136(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         144(CX), DI
+	MOVQ         152(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        384(BX), Y1, Y1
+	VMOVDQA      384(R11), Y8
+	VMOVDQA      Y8, 384(BX)
+	MOVQ         384(CX), DI
+	MOVQ         392(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         400(CX), DI
+	MOVQ         408(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        640(BX), Y2, Y2
+	VMOVDQA      640(R11), Y8
+	VMOVDQA      Y8, 640(BX)
+	MOVQ         640(CX), DI
+	MOVQ         648(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         656(CX), DI
+	MOVQ         664(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        896(BX), Y3, Y3
+	VMOVDQA      896(R11), Y8
+	VMOVDQA      Y8, 896(BX)
+	MOVQ         896(CX), DI
+	MOVQ         904(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         912(CX), DI
+	MOVQ         920(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1152(BX), Y4, Y4
+	VMOVDQA      1152(R11), Y8
+	VMOVDQA      Y8, 1152(BX)
+	MOVQ         1152(CX), DI
+	MOVQ         1160(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1168(CX), DI
+	MOVQ         1176(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1408(BX), Y5, Y5
+	VMOVDQA      1408(R11), Y8
+	VMOVDQA      Y8, 1408(BX)
+	MOVQ         1408(CX), DI
+	MOVQ         1416(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1424(CX), DI
+	MOVQ         1432(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1664(BX), Y6, Y6
+	VMOVDQA      1664(R11), Y8
+	VMOVDQA      Y8, 1664(BX)
+	MOVQ         1664(CX), DI
+	MOVQ         1672(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1680(CX), DI
+	MOVQ         1688(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1920(BX), Y7, Y7
+	VMOVDQA      1920(R11), Y8
+	VMOVDQA      Y8, 1920(BX)
+	MOVQ         1920(CX), DI
+	MOVQ         1928(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1936(CX), DI
+	MOVQ         1944(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      160(R10), Y0
+	VMOVDQA      416(R10), Y1
+	VMOVDQA      672(R10), Y2
+	VMOVDQA      928(R10), Y3
+	VMOVDQA      1184(R10), Y4
+	VMOVDQA      1440(R10), Y5
+	VMOVDQA      1696(R10), Y6
+	VMOVDQA      1952(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        160(BX), Y0, Y0
+	VMOVDQA      160(R11), Y8
+	VMOVDQA      Y8, 160(BX)
+	MOVQ         160(CX), DI
+	MOVQ         168(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         176(CX), DI
+	MOVQ         184(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        416(BX), Y1, Y1
+	VMOVDQA      416(R11), Y8
+	VMOVDQA      Y8, 416(BX)
+	MOVQ         416(CX), DI
+	MOVQ         424(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         432(CX), DI
+	MOVQ         440(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        672(BX), Y2, Y2
+	VMOVDQA      672(R11), Y8
+	VMOVDQA      Y8, 672(BX)
+	MOVQ         672(CX), DI
+	MOVQ         680(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         688(CX), DI
+	MOVQ         696(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        928(BX), Y3, Y3
+	VMOVDQA      928(R11), Y8
+	VMOVDQA      Y8, 928(BX)
+	MOVQ         928(CX), DI
+	MOVQ         936(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         944(CX), DI
+	MOVQ         952(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1184(BX), Y4, Y4
+	VMOVDQA      1184(R11), Y8
+	VMOVDQA      Y8, 1184(BX)
+	MOVQ         1184(CX), DI
+	MOVQ         1192(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1200(CX), DI
+	MOVQ         1208(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1440(BX), Y5, Y5
+	VMOVDQA      1440(R11), Y8
+	VMOVDQA      Y8, 1440(BX)
+	MOVQ         1440(CX), DI
+	MOVQ         1448(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1456(CX), DI
+	MOVQ         1464(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1696(BX), Y6, Y6
+	VMOVDQA      1696(R11), Y8
+	VMOVDQA      Y8, 1696(BX)
+	MOVQ         1696(CX), DI
+	MOVQ         1704(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1712(CX), DI
+	MOVQ         1720(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1952(BX), Y7, Y7
+	VMOVDQA      1952(R11), Y8
+	VMOVDQA      Y8, 1952(BX)
+	MOVQ         1952(CX), DI
+	MOVQ         1960(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         1968(CX), DI
+	MOVQ         1976(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      192(R10), Y0
+	VMOVDQA      448(R10), Y1
+	VMOVDQA      704(R10), Y2
+	VMOVDQA      960(R10), Y3
+	VMOVDQA      1216(R10), Y4
+	VMOVDQA      1472(R10), Y5
+	VMOVDQA      1728(R10), Y6
+	VMOVDQA      1984(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        192(BX), Y0, Y0
+	VMOVDQA      192(R11), Y8
+	VMOVDQA      Y8, 192(BX)
+	MOVQ         192(CX), DI
+	MOVQ         200(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         208(CX), DI
+	MOVQ         216(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        448(BX), Y1, Y1
+	VMOVDQA      448(R11), Y8
+	VMOVDQA      Y8, 448(BX)
+	MOVQ         448(CX), DI
+	MOVQ         456(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         464(CX), DI
+	MOVQ         472(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        704(BX), Y2, Y2
+	VMOVDQA      704(R11), Y8
+	VMOVDQA      Y8, 704(BX)
+	MOVQ         704(CX), DI
+	MOVQ         712(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         720(CX), DI
+	MOVQ         728(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        960(BX), Y3, Y3
+	VMOVDQA      960(R11), Y8
+	VMOVDQA      Y8, 960(BX)
+	MOVQ         960(CX), DI
+	MOVQ         968(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         976(CX), DI
+	MOVQ         984(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1216(BX), Y4, Y4
+	VMOVDQA      1216(R11), Y8
+	VMOVDQA      Y8, 1216(BX)
+	MOVQ         1216(CX), DI
+	MOVQ         1224(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1232(CX), DI
+	MOVQ         1240(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1472(BX), Y5, Y5
+	VMOVDQA      1472(R11), Y8
+	VMOVDQA      Y8, 1472(BX)
+	MOVQ         1472(CX), DI
+	MOVQ         1480(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1488(CX), DI
+	MOVQ         1496(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1728(BX), Y6, Y6
+	VMOVDQA      1728(R11), Y8
+	VMOVDQA      Y8, 1728(BX)
+	MOVQ         1728(CX), DI
+	MOVQ         1736(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1744(CX), DI
+	MOVQ         1752(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1984(BX), Y7, Y7
+	VMOVDQA      1984(R11), Y8
+	VMOVDQA      Y8, 1984(BX)
+	MOVQ         1984(CX), DI
+	MOVQ         1992(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         2000(CX), DI
+	MOVQ         2008(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VMOVDQA      224(R10), Y0
+	VMOVDQA      480(R10), Y1
+	VMOVDQA      736(R10), Y2
+	VMOVDQA      992(R10), Y3
+	VMOVDQA      1248(R10), Y4
+	VMOVDQA      1504(R10), Y5
+	VMOVDQA      1760(R10), Y6
+	VMOVDQA      2016(R10), Y7
+	VMOVDQA      low32AVX2<>+0(SB), Y8
+	VPSRLQ       $0x20, Y0, Y9
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x20, Y1, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x20, Y2, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x20, Y3, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x20, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VMOVDQA      low16AVX2<>+0(SB), Y8
+	VPSRLQ       $0x10, Y0, Y9
+	VPXOR        Y2, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x10, Y1, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSRLQ       $0x10, Y4, Y9
+	VPXOR        Y6, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x10, Y5, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x10, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VMOVDQA      low8AVX2<>+0(SB), Y8
+	VPSRLQ       $0x08, Y0, Y9
+	VPXOR        Y1, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y1, Y1
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y0, Y0
+	VPSRLQ       $0x08, Y2, Y9
+	VPXOR        Y3, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y3, Y3
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPSRLQ       $0x08, Y4, Y9
+	VPXOR        Y5, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y5, Y5
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y4, Y4
+	VPSRLQ       $0x08, Y6, Y9
+	VPXOR        Y7, Y9, Y9
+	VPAND        Y8, Y9, Y9
+	VPXOR        Y9, Y7, Y7
+	VPSLLQ       $0x08, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        224(BX), Y0, Y0
+	VMOVDQA      224(R11), Y8
+	VMOVDQA      Y8, 224(BX)
+	MOVQ         224(CX), DI
+	MOVQ         232(CX), SI
+	VMOVQ        X0, (DI)(R8*1)
+	VMOVHPS      X0, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y0, X8
+	MOVQ         240(CX), DI
+	MOVQ         248(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        480(BX), Y1, Y1
+	VMOVDQA      480(R11), Y8
+	VMOVDQA      Y8, 480(BX)
+	MOVQ         480(CX), DI
+	MOVQ         488(CX), SI
+	VMOVQ        X1, (DI)(R8*1)
+	VMOVHPS      X1, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y1, X8
+	MOVQ         496(CX), DI
+	MOVQ         504(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        736(BX), Y2, Y2
+	VMOVDQA      736(R11), Y8
+	VMOVDQA      Y8, 736(BX)
+	MOVQ         736(CX), DI
+	MOVQ         744(CX), SI
+	VMOVQ        X2, (DI)(R8*1)
+	VMOVHPS      X2, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y2, X8
+	MOVQ         752(CX), DI
+	MOVQ         760(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        992(BX), Y3, Y3
+	VMOVDQA      992(R11), Y8
+	VMOVDQA      Y8, 992(BX)
+	MOVQ         992(CX), DI
+	MOVQ         1000(CX), SI
+	VMOVQ        X3, (DI)(R8*1)
+	VMOVHPS      X3, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y3, X8
+	MOVQ         1008(CX), DI
+	MOVQ         1016(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1248(BX), Y4, Y4
+	VMOVDQA      1248(R11), Y8
+	VMOVDQA      Y8, 1248(BX)
+	MOVQ         1248(CX), DI
+	MOVQ         1256(CX), SI
+	VMOVQ        X4, (DI)(R8*1)
+	VMOVHPS      X4, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y4, X8
+	MOVQ         1264(CX), DI
+	MOVQ         1272(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1504(BX), Y5, Y5
+	VMOVDQA      1504(R11), Y8
+	VMOVDQA      Y8, 1504(BX)
+	MOVQ         1504(CX), DI
+	MOVQ         1512(CX), SI
+	VMOVQ        X5, (DI)(R8*1)
+	VMOVHPS      X5, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y5, X8
+	MOVQ         1520(CX), DI
+	MOVQ         1528(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        1760(BX), Y6, Y6
+	VMOVDQA      1760(R11), Y8
+	VMOVDQA      Y8, 1760(BX)
+	MOVQ         1760(CX), DI
+	MOVQ         1768(CX), SI
+	VMOVQ        X6, (DI)(R8*1)
+	VMOVHPS      X6, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y6, X8
+	MOVQ         1776(CX), DI
+	MOVQ         1784(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	VPXOR        2016(BX), Y7, Y7
+	VMOVDQA      2016(R11), Y8
+	VMOVDQA      Y8, 2016(BX)
+	MOVQ         2016(CX), DI
+	MOVQ         2024(CX), SI
+	VMOVQ        X7, (DI)(R8*1)
+	VMOVHPS      X7, (SI)(R8*1)
+	VEXTRACTI128 $0x01, Y7, X8
+	MOVQ         2032(CX), DI
+	MOVQ         2040(CX), SI
+	VMOVQ        X8, (DI)(R8*1)
+	VMOVHPS      X8, (SI)(R8*1)
+	ADDQ         $+8, R8
+	DECQ         DX
+	JNZ          block
+	MOVQ         R8, X0
+	VPBROADCASTQ X0, Y0
+	VMOVDQA      (CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, (CX)
+	VMOVDQA      32(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 32(CX)
+	VMOVDQA      64(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 64(CX)
+	VMOVDQA      96(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 96(CX)
+	VMOVDQA      128(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 128(CX)
+	VMOVDQA      160(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 160(CX)
+	VMOVDQA      192(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 192(CX)
+	VMOVDQA      224(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 224(CX)
+	VMOVDQA      256(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 256(CX)
+	VMOVDQA      288(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 288(CX)
+	VMOVDQA      320(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 320(CX)
+	VMOVDQA      352(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 352(CX)
+	VMOVDQA      384(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 384(CX)
+	VMOVDQA      416(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 416(CX)
+	VMOVDQA      448(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 448(CX)
+	VMOVDQA      480(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 480(CX)
+	VMOVDQA      512(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 512(CX)
+	VMOVDQA      544(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 544(CX)
+	VMOVDQA      576(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 576(CX)
+	VMOVDQA      608(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 608(CX)
+	VMOVDQA      640(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 640(CX)
+	VMOVDQA      672(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 672(CX)
+	VMOVDQA      704(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 704(CX)
+	VMOVDQA      736(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 736(CX)
+	VMOVDQA      768(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 768(CX)
+	VMOVDQA      800(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 800(CX)
+	VMOVDQA      832(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 832(CX)
+	VMOVDQA      864(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 864(CX)
+	VMOVDQA      896(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 896(CX)
+	VMOVDQA      928(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 928(CX)
+	VMOVDQA      960(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 960(CX)
+	VMOVDQA      992(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 992(CX)
+	VMOVDQA      1024(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1024(CX)
+	VMOVDQA      1056(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1056(CX)
+	VMOVDQA      1088(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1088(CX)
+	VMOVDQA      1120(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1120(CX)
+	VMOVDQA      1152(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1152(CX)
+	VMOVDQA      1184(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1184(CX)
+	VMOVDQA      1216(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1216(CX)
+	VMOVDQA      1248(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1248(CX)
+	VMOVDQA      1280(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1280(CX)
+	VMOVDQA      1312(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1312(CX)
+	VMOVDQA      1344(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1344(CX)
+	VMOVDQA      1376(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1376(CX)
+	VMOVDQA      1408(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1408(CX)
+	VMOVDQA      1440(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1440(CX)
+	VMOVDQA      1472(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1472(CX)
+	VMOVDQA      1504(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1504(CX)
+	VMOVDQA      1536(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1536(CX)
+	VMOVDQA      1568(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1568(CX)
+	VMOVDQA      1600(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1600(CX)
+	VMOVDQA      1632(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1632(CX)
+	VMOVDQA      1664(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1664(CX)
+	VMOVDQA      1696(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1696(CX)
+	VMOVDQA      1728(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1728(CX)
+	VMOVDQA      1760(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1760(CX)
+	VMOVDQA      1792(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1792(CX)
+	VMOVDQA      1824(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1824(CX)
+	VMOVDQA      1856(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1856(CX)
+	VMOVDQA      1888(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1888(CX)
+	VMOVDQA      1920(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1920(CX)
+	VMOVDQA      1952(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1952(CX)
+	VMOVDQA      1984(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 1984(CX)
+	VMOVDQA      2016(CX), Y1
+	VPADDQ       Y0, Y1, Y1
+	VMOVDQA      Y1, 2016(CX)
+	VZEROUPPER
+	RET
+
+DATA decryptRoundsAVX2<>+0(SB)/4, $0x00000380
+DATA decryptRoundsAVX2<>+4(SB)/4, $0x00000360
+DATA decryptRoundsAVX2<>+8(SB)/4, $0x00000320
+DATA decryptRoundsAVX2<>+12(SB)/4, $0x000002e0
+DATA decryptRoundsAVX2<>+16(SB)/4, $0x000002a0
+DATA decryptRoundsAVX2<>+20(SB)/4, $0x00000260
+DATA decryptRoundsAVX2<>+24(SB)/4, $0x00000220
+DATA decryptRoundsAVX2<>+28(SB)/4, $0x000001e0
+DATA decryptRoundsAVX2<>+32(SB)/4, $0x000001c0
+DATA decryptRoundsAVX2<>+36(SB)/4, $0x00000180
+DATA decryptRoundsAVX2<>+40(SB)/4, $0x00000140
+DATA decryptRoundsAVX2<>+44(SB)/4, $0x00000100
+DATA decryptRoundsAVX2<>+48(SB)/4, $0x000000c0
+DATA decryptRoundsAVX2<>+52(SB)/4, $0x00000080
+DATA decryptRoundsAVX2<>+56(SB)/4, $0x00000040
+DATA decryptRoundsAVX2<>+60(SB)/4, $0x00000020
+DATA decryptRoundsAVX2<>+64(SB)/4, $0x00000e20
+DATA decryptRoundsAVX2<>+68(SB)/4, $0x00000e40
+DATA decryptRoundsAVX2<>+72(SB)/4, $0x00000e80
+DATA decryptRoundsAVX2<>+76(SB)/4, $0x00000ec0
+DATA decryptRoundsAVX2<>+80(SB)/4, $0x00000f00
+DATA decryptRoundsAVX2<>+84(SB)/4, $0x00000f40
+DATA decryptRoundsAVX2<>+88(SB)/4, $0x00000f80
+DATA decryptRoundsAVX2<>+92(SB)/4, $0x00000fc0
+DATA decryptRoundsAVX2<>+96(SB)/4, $0x00000fe0
+DATA decryptRoundsAVX2<>+100(SB)/4, $0x00001020
+DATA decryptRoundsAVX2<>+104(SB)/4, $0x00001060
+DATA decryptRoundsAVX2<>+108(SB)/4, $0x000010a0
+DATA decryptRoundsAVX2<>+112(SB)/4, $0x000010e0
+DATA decryptRoundsAVX2<>+116(SB)/4, $0x00001120
+DATA decryptRoundsAVX2<>+120(SB)/4, $0x00001160
+DATA decryptRoundsAVX2<>+124(SB)/4, $0x00001180
+DATA decryptRoundsAVX2<>+128(SB)/4, $0x00001f80
+DATA decryptRoundsAVX2<>+132(SB)/4, $0x00001f60
+DATA decryptRoundsAVX2<>+136(SB)/4, $0x00001f20
+DATA decryptRoundsAVX2<>+140(SB)/4, $0x00001ee0
+DATA decryptRoundsAVX2<>+144(SB)/4, $0x00001ea0
+DATA decryptRoundsAVX2<>+148(SB)/4, $0x00001e60
+DATA decryptRoundsAVX2<>+152(SB)/4, $0x00001e20
+DATA decryptRoundsAVX2<>+156(SB)/4, $0x00001de0
+DATA decryptRoundsAVX2<>+160(SB)/4, $0x00001dc0
+DATA decryptRoundsAVX2<>+164(SB)/4, $0x00001d80
+DATA decryptRoundsAVX2<>+168(SB)/4, $0x00001d40
+DATA decryptRoundsAVX2<>+172(SB)/4, $0x00001d00
+DATA decryptRoundsAVX2<>+176(SB)/4, $0x00001cc0
+DATA decryptRoundsAVX2<>+180(SB)/4, $0x00001c80
+DATA decryptRoundsAVX2<>+184(SB)/4, $0x00001c40
+DATA decryptRoundsAVX2<>+188(SB)/4, $0x00001c20
+GLOBL decryptRoundsAVX2<>(SB), RODATA|NOPTR, $192

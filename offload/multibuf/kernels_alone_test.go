@@ -3,6 +3,7 @@ package multibuf
 import (
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/des"
 	"encoding"
 	"encoding/binary"
 	"fmt"
@@ -225,4 +226,76 @@ func testHash[T uint32 | uint64](t *testing.T, rnd *rand.Rand, a *hmacHash, k *h
 			}
 		}
 	}
+}
+
+// Every 3DES kernel does what the standard library does, with one key and with a key a lane, and touches nothing else.
+func TestDESKernels(t *testing.T) {
+	eachLevel(t, func(t *testing.T, l *level) {
+		k := l.kernels.des
+		if k == nil {
+			t.Skip("inherited")
+		}
+		rnd := rand.New(rand.NewPCG(1, 4))
+		for _, blocks := range []int{1, 2, 3, 7, 16} {
+			for _, mixed := range []bool{false, true} {
+				for _, decrypt := range []bool{false, true} {
+					a := newAlone(rnd, k.lanes, 8*blocks, 0, false)
+					chain, table := alignedWords[uint64](k.lanes), aligned(k.table)
+					iv := make([]uint64, k.lanes)
+					keys := make([][]byte, k.lanes)
+					var shared []byte
+					for lane := range keys {
+						iv[lane] = rnd.Uint64()
+						chain[lane] = iv[lane]
+						keys[lane] = make([]byte, 24)
+						for i := range keys[lane] {
+							keys[lane][i] = byte(rnd.Uint32())
+						}
+						if !mixed {
+							keys[lane] = keys[0]
+						}
+						schedule := aligned(k.size)
+						k.expand(schedule, keys[lane], decrypt)
+						shared = schedule
+						if mixed {
+							k.put(table, lane, schedule)
+						}
+					}
+					switch {
+					case mixed && decrypt:
+						k.decMixed(&table[0], &chain[0], &a.ptrs[0], blocks)
+					case mixed:
+						k.encMixed(&table[0], &chain[0], &a.ptrs[0], blocks)
+					case decrypt:
+						k.decShared(&shared[0], &chain[0], &a.ptrs[0], blocks)
+					default:
+						k.encShared(&shared[0], &chain[0], &a.ptrs[0], blocks)
+					}
+					a.checkPtrs(t, 8*blocks)
+					for lane, at := range a.at {
+						b, err := des.NewTripleDESCipher(keys[lane])
+						if err != nil {
+							t.Fatal(err)
+						}
+						first := make([]byte, 8)
+						binary.NativeEndian.PutUint64(first, iv[lane])
+						p := a.before[at : at+8*blocks]
+						last := binary.NativeEndian.Uint64(p[8*blocks-8:])
+						if decrypt {
+							cipher.NewCBCDecrypter(b, first).CryptBlocks(p, p)
+						} else {
+							cipher.NewCBCEncrypter(b, first).CryptBlocks(p, p)
+							last = binary.NativeEndian.Uint64(p[8*blocks-8:])
+						}
+						if chain[lane] != last {
+							t.Fatalf("%d blocks, mixed %v, decrypt %v: lane %d's chaining value is wrong", blocks, mixed, decrypt, lane)
+						}
+					}
+					if !slices.Equal(a.memory, a.before) {
+						t.Fatalf("%d blocks, mixed %v, decrypt %v: differs from the standard library", blocks, mixed, decrypt)
+					}
+				}
+			}
+		}
+	})
 }

@@ -2,6 +2,7 @@ package multibuf
 
 import (
 	"culvert/offload"
+	"os"
 
 	"golang.org/x/sys/cpu"
 )
@@ -47,6 +48,7 @@ func avx2Kernels(vaes, sha bool) kernels {
 			offload.HMACSHA512: nil,
 		},
 		hash64: []hashKernel[uint64]{{lanes: 4, cost: 1400, run: sha512x4AVX2}},
+		des:    &desAVX2,
 		single: singleAVX,
 	}
 	if vaes {
@@ -58,7 +60,7 @@ func avx2Kernels(vaes, sha bool) kernels {
 		}
 		k.aesDec = cbcDecryptVAES
 	}
-	if sha {
+	if sha && os.Getenv("NOSHA") == "" {
 		k.detail += ", SHA-NI"
 		k.hash32[offload.HMACSHA1] = shaniKernels.hash32[offload.HMACSHA1]
 		k.hash32[offload.HMACSHA256] = shaniKernels.hash32[offload.HMACSHA256]

@@ -15,6 +15,12 @@ var sse2 = level{
 			offload.HMACSHA512: nil,
 		},
 		hash64: []hashKernel[uint64]{{lanes: 2, cost: 1400, run: sha512x2SSE2}},
+		des:    &desSSE2,
 		single: singleSSE,
 	},
+}
+
+// singleSSE is what the standard library does without AVX.
+var singleSSE = [...]int{
+	offload.HMACMD5: 340, offload.HMACSHA1: 300, offload.HMACSHA256: 600, offload.HMACSHA384: 900, offload.HMACSHA512: 900,
 }

@@ -4,39 +4,39 @@
 
 #include "textflag.h"
 
-DATA turn128SSE<>+0(SB)/1, $0x0f
-DATA turn128SSE<>+1(SB)/1, $0x0e
-DATA turn128SSE<>+2(SB)/1, $0x0d
-DATA turn128SSE<>+3(SB)/1, $0x0c
-DATA turn128SSE<>+4(SB)/1, $0x0b
-DATA turn128SSE<>+5(SB)/1, $0x0a
-DATA turn128SSE<>+6(SB)/1, $0x09
-DATA turn128SSE<>+7(SB)/1, $0x08
-DATA turn128SSE<>+8(SB)/1, $0x07
-DATA turn128SSE<>+9(SB)/1, $0x06
-DATA turn128SSE<>+10(SB)/1, $0x05
-DATA turn128SSE<>+11(SB)/1, $0x04
-DATA turn128SSE<>+12(SB)/1, $0x03
-DATA turn128SSE<>+13(SB)/1, $0x02
-DATA turn128SSE<>+14(SB)/1, $0x01
-DATA turn128SSE<>+15(SB)/1, $0x00
-DATA turn128SSE<>+16(SB)/1, $0x0f
-DATA turn128SSE<>+17(SB)/1, $0x0e
-DATA turn128SSE<>+18(SB)/1, $0x0d
-DATA turn128SSE<>+19(SB)/1, $0x0c
-DATA turn128SSE<>+20(SB)/1, $0x0b
-DATA turn128SSE<>+21(SB)/1, $0x0a
-DATA turn128SSE<>+22(SB)/1, $0x09
-DATA turn128SSE<>+23(SB)/1, $0x08
-DATA turn128SSE<>+24(SB)/1, $0x07
-DATA turn128SSE<>+25(SB)/1, $0x06
-DATA turn128SSE<>+26(SB)/1, $0x05
-DATA turn128SSE<>+27(SB)/1, $0x04
-DATA turn128SSE<>+28(SB)/1, $0x03
-DATA turn128SSE<>+29(SB)/1, $0x02
-DATA turn128SSE<>+30(SB)/1, $0x01
-DATA turn128SSE<>+31(SB)/1, $0x00
-GLOBL turn128SSE<>(SB), RODATA|NOPTR, $32
+DATA turn128SSE2<>+0(SB)/1, $0x0f
+DATA turn128SSE2<>+1(SB)/1, $0x0e
+DATA turn128SSE2<>+2(SB)/1, $0x0d
+DATA turn128SSE2<>+3(SB)/1, $0x0c
+DATA turn128SSE2<>+4(SB)/1, $0x0b
+DATA turn128SSE2<>+5(SB)/1, $0x0a
+DATA turn128SSE2<>+6(SB)/1, $0x09
+DATA turn128SSE2<>+7(SB)/1, $0x08
+DATA turn128SSE2<>+8(SB)/1, $0x07
+DATA turn128SSE2<>+9(SB)/1, $0x06
+DATA turn128SSE2<>+10(SB)/1, $0x05
+DATA turn128SSE2<>+11(SB)/1, $0x04
+DATA turn128SSE2<>+12(SB)/1, $0x03
+DATA turn128SSE2<>+13(SB)/1, $0x02
+DATA turn128SSE2<>+14(SB)/1, $0x01
+DATA turn128SSE2<>+15(SB)/1, $0x00
+DATA turn128SSE2<>+16(SB)/1, $0x0f
+DATA turn128SSE2<>+17(SB)/1, $0x0e
+DATA turn128SSE2<>+18(SB)/1, $0x0d
+DATA turn128SSE2<>+19(SB)/1, $0x0c
+DATA turn128SSE2<>+20(SB)/1, $0x0b
+DATA turn128SSE2<>+21(SB)/1, $0x0a
+DATA turn128SSE2<>+22(SB)/1, $0x09
+DATA turn128SSE2<>+23(SB)/1, $0x08
+DATA turn128SSE2<>+24(SB)/1, $0x07
+DATA turn128SSE2<>+25(SB)/1, $0x06
+DATA turn128SSE2<>+26(SB)/1, $0x05
+DATA turn128SSE2<>+27(SB)/1, $0x04
+DATA turn128SSE2<>+28(SB)/1, $0x03
+DATA turn128SSE2<>+29(SB)/1, $0x02
+DATA turn128SSE2<>+30(SB)/1, $0x01
+DATA turn128SSE2<>+31(SB)/1, $0x00
+GLOBL turn128SSE2<>(SB), RODATA|NOPTR, $32
 
 // func sha1x2SHANI(state *uint32, ptrs *uintptr, blocks int)
 // Requires: SHA, SSE2, SSE4.1, SSSE3
@@ -66,10 +66,10 @@ TEXT ·sha1x2SHANI(SB), $256-24
 
 block:
 	MOVOU     (SI), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, (DI)
 	MOVOU     (R9), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 16(DI)
 	MOVO      X8, 128(DI)
 	MOVO      X9, 160(DI)
@@ -82,10 +82,10 @@ block:
 	MOVO      X12, X14
 	SHA1RNDS4 $0x00, X13, X12
 	MOVOU     16(SI), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, 32(DI)
 	MOVOU     16(R9), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 48(DI)
 	SHA1NEXTE X11, X10
 	SHA1NEXTE X15, X14
@@ -94,10 +94,10 @@ block:
 	MOVO      X12, X13
 	SHA1RNDS4 $0x00, X14, X12
 	MOVOU     32(SI), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, 64(DI)
 	MOVOU     32(R9), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 80(DI)
 	SHA1NEXTE X11, X9
 	SHA1NEXTE X15, X13
@@ -106,10 +106,10 @@ block:
 	MOVO      X12, X14
 	SHA1RNDS4 $0x00, X13, X12
 	MOVOU     48(SI), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, 96(DI)
 	MOVOU     48(R9), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 112(DI)
 	SHA1NEXTE X11, X10
 	SHA1NEXTE X15, X14
@@ -393,39 +393,39 @@ block:
 	MOVQ      R9, 8(BX)
 	RET
 
-DATA turn32SSE<>+0(SB)/1, $0x03
-DATA turn32SSE<>+1(SB)/1, $0x02
-DATA turn32SSE<>+2(SB)/1, $0x01
-DATA turn32SSE<>+3(SB)/1, $0x00
-DATA turn32SSE<>+4(SB)/1, $0x07
-DATA turn32SSE<>+5(SB)/1, $0x06
-DATA turn32SSE<>+6(SB)/1, $0x05
-DATA turn32SSE<>+7(SB)/1, $0x04
-DATA turn32SSE<>+8(SB)/1, $0x0b
-DATA turn32SSE<>+9(SB)/1, $0x0a
-DATA turn32SSE<>+10(SB)/1, $0x09
-DATA turn32SSE<>+11(SB)/1, $0x08
-DATA turn32SSE<>+12(SB)/1, $0x0f
-DATA turn32SSE<>+13(SB)/1, $0x0e
-DATA turn32SSE<>+14(SB)/1, $0x0d
-DATA turn32SSE<>+15(SB)/1, $0x0c
-DATA turn32SSE<>+16(SB)/1, $0x03
-DATA turn32SSE<>+17(SB)/1, $0x02
-DATA turn32SSE<>+18(SB)/1, $0x01
-DATA turn32SSE<>+19(SB)/1, $0x00
-DATA turn32SSE<>+20(SB)/1, $0x07
-DATA turn32SSE<>+21(SB)/1, $0x06
-DATA turn32SSE<>+22(SB)/1, $0x05
-DATA turn32SSE<>+23(SB)/1, $0x04
-DATA turn32SSE<>+24(SB)/1, $0x0b
-DATA turn32SSE<>+25(SB)/1, $0x0a
-DATA turn32SSE<>+26(SB)/1, $0x09
-DATA turn32SSE<>+27(SB)/1, $0x08
-DATA turn32SSE<>+28(SB)/1, $0x0f
-DATA turn32SSE<>+29(SB)/1, $0x0e
-DATA turn32SSE<>+30(SB)/1, $0x0d
-DATA turn32SSE<>+31(SB)/1, $0x0c
-GLOBL turn32SSE<>(SB), RODATA|NOPTR, $32
+DATA turn32SSE2<>+0(SB)/1, $0x03
+DATA turn32SSE2<>+1(SB)/1, $0x02
+DATA turn32SSE2<>+2(SB)/1, $0x01
+DATA turn32SSE2<>+3(SB)/1, $0x00
+DATA turn32SSE2<>+4(SB)/1, $0x07
+DATA turn32SSE2<>+5(SB)/1, $0x06
+DATA turn32SSE2<>+6(SB)/1, $0x05
+DATA turn32SSE2<>+7(SB)/1, $0x04
+DATA turn32SSE2<>+8(SB)/1, $0x0b
+DATA turn32SSE2<>+9(SB)/1, $0x0a
+DATA turn32SSE2<>+10(SB)/1, $0x09
+DATA turn32SSE2<>+11(SB)/1, $0x08
+DATA turn32SSE2<>+12(SB)/1, $0x0f
+DATA turn32SSE2<>+13(SB)/1, $0x0e
+DATA turn32SSE2<>+14(SB)/1, $0x0d
+DATA turn32SSE2<>+15(SB)/1, $0x0c
+DATA turn32SSE2<>+16(SB)/1, $0x03
+DATA turn32SSE2<>+17(SB)/1, $0x02
+DATA turn32SSE2<>+18(SB)/1, $0x01
+DATA turn32SSE2<>+19(SB)/1, $0x00
+DATA turn32SSE2<>+20(SB)/1, $0x07
+DATA turn32SSE2<>+21(SB)/1, $0x06
+DATA turn32SSE2<>+22(SB)/1, $0x05
+DATA turn32SSE2<>+23(SB)/1, $0x04
+DATA turn32SSE2<>+24(SB)/1, $0x0b
+DATA turn32SSE2<>+25(SB)/1, $0x0a
+DATA turn32SSE2<>+26(SB)/1, $0x09
+DATA turn32SSE2<>+27(SB)/1, $0x08
+DATA turn32SSE2<>+28(SB)/1, $0x0f
+DATA turn32SSE2<>+29(SB)/1, $0x0e
+DATA turn32SSE2<>+30(SB)/1, $0x0d
+DATA turn32SSE2<>+31(SB)/1, $0x0c
+GLOBL turn32SSE2<>(SB), RODATA|NOPTR, $32
 
 DATA sha256k<>+0(SB)/4, $0x428a2f98
 DATA sha256k<>+4(SB)/4, $0x71374491
@@ -528,12 +528,12 @@ TEXT ·sha256x2SHANI(SB), $256-24
 
 block:
 	MOVOU       (SI), X10
-	PSHUFB      turn32SSE<>+0(SB), X10
+	PSHUFB      turn32SSE2<>+0(SB), X10
 	MOVO        X10, (DI)
 	MOVO        X8, 128(DI)
 	MOVO        X9, 160(DI)
 	MOVOU       (R9), X14
-	PSHUFB      turn32SSE<>+0(SB), X14
+	PSHUFB      turn32SSE2<>+0(SB), X14
 	MOVO        X14, 16(DI)
 	MOVO        X12, 144(DI)
 	MOVO        X13, 176(DI)
@@ -548,10 +548,10 @@ block:
 	PSHUFD      $0x0e, X0, X0
 	SHA256RNDS2 X0, X13, X12
 	MOVOU       16(SI), X10
-	PSHUFB      turn32SSE<>+0(SB), X10
+	PSHUFB      turn32SSE2<>+0(SB), X10
 	MOVO        X10, 32(DI)
 	MOVOU       16(R9), X14
-	PSHUFB      turn32SSE<>+0(SB), X14
+	PSHUFB      turn32SSE2<>+0(SB), X14
 	MOVO        X14, 48(DI)
 	MOVO        16(R8), X0
 	PADDL       X10, X0
@@ -564,10 +564,10 @@ block:
 	PSHUFD      $0x0e, X0, X0
 	SHA256RNDS2 X0, X13, X12
 	MOVOU       32(SI), X10
-	PSHUFB      turn32SSE<>+0(SB), X10
+	PSHUFB      turn32SSE2<>+0(SB), X10
 	MOVO        X10, 64(DI)
 	MOVOU       32(R9), X14
-	PSHUFB      turn32SSE<>+0(SB), X14
+	PSHUFB      turn32SSE2<>+0(SB), X14
 	MOVO        X14, 80(DI)
 	MOVO        32(R8), X0
 	PADDL       X10, X0
@@ -580,10 +580,10 @@ block:
 	PSHUFD      $0x0e, X0, X0
 	SHA256RNDS2 X0, X13, X12
 	MOVOU       48(SI), X10
-	PSHUFB      turn32SSE<>+0(SB), X10
+	PSHUFB      turn32SSE2<>+0(SB), X10
 	MOVO        X10, 96(DI)
 	MOVOU       48(R9), X14
-	PSHUFB      turn32SSE<>+0(SB), X14
+	PSHUFB      turn32SSE2<>+0(SB), X14
 	MOVO        X14, 112(DI)
 	MOVO        48(R8), X0
 	PADDL       X10, X0
@@ -945,13 +945,13 @@ TEXT ·sha1x3SHANI(SB), $352-24
 
 block:
 	MOVOU     (SI), X7
-	PSHUFB    turn128SSE<>+0(SB), X7
+	PSHUFB    turn128SSE2<>+0(SB), X7
 	MOVO      X7, (DI)
 	MOVOU     (R9), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, 16(DI)
 	MOVOU     (R10), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 32(DI)
 	MOVO      X4, 192(DI)
 	MOVO      X5, 240(DI)
@@ -969,13 +969,13 @@ block:
 	MOVO      X12, X14
 	SHA1RNDS4 $0x00, X13, X12
 	MOVOU     16(SI), X7
-	PSHUFB    turn128SSE<>+0(SB), X7
+	PSHUFB    turn128SSE2<>+0(SB), X7
 	MOVO      X7, 48(DI)
 	MOVOU     16(R9), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, 64(DI)
 	MOVOU     16(R10), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 80(DI)
 	SHA1NEXTE X7, X6
 	SHA1NEXTE X11, X10
@@ -987,13 +987,13 @@ block:
 	MOVO      X12, X13
 	SHA1RNDS4 $0x00, X14, X12
 	MOVOU     32(SI), X7
-	PSHUFB    turn128SSE<>+0(SB), X7
+	PSHUFB    turn128SSE2<>+0(SB), X7
 	MOVO      X7, 96(DI)
 	MOVOU     32(R9), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, 112(DI)
 	MOVOU     32(R10), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 128(DI)
 	SHA1NEXTE X7, X5
 	SHA1NEXTE X11, X9
@@ -1005,13 +1005,13 @@ block:
 	MOVO      X12, X14
 	SHA1RNDS4 $0x00, X13, X12
 	MOVOU     48(SI), X7
-	PSHUFB    turn128SSE<>+0(SB), X7
+	PSHUFB    turn128SSE2<>+0(SB), X7
 	MOVO      X7, 144(DI)
 	MOVOU     48(R9), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, 160(DI)
 	MOVOU     48(R10), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 176(DI)
 	SHA1NEXTE X7, X6
 	SHA1NEXTE X11, X10
@@ -1480,17 +1480,17 @@ TEXT ·sha256x3SHANI(SB), $352-24
 
 block:
 	MOVOU       (SI), X6
-	PSHUFB      turn32SSE<>+0(SB), X6
+	PSHUFB      turn32SSE2<>+0(SB), X6
 	MOVO        X6, (DI)
 	MOVO        X4, 192(DI)
 	MOVO        X5, 240(DI)
 	MOVOU       (R9), X10
-	PSHUFB      turn32SSE<>+0(SB), X10
+	PSHUFB      turn32SSE2<>+0(SB), X10
 	MOVO        X10, 16(DI)
 	MOVO        X8, 208(DI)
 	MOVO        X9, 256(DI)
 	MOVOU       (R10), X14
-	PSHUFB      turn32SSE<>+0(SB), X14
+	PSHUFB      turn32SSE2<>+0(SB), X14
 	MOVO        X14, 32(DI)
 	MOVO        X12, 224(DI)
 	MOVO        X13, 272(DI)
@@ -1510,13 +1510,13 @@ block:
 	PSHUFD      $0x0e, X0, X0
 	SHA256RNDS2 X0, X13, X12
 	MOVOU       16(SI), X6
-	PSHUFB      turn32SSE<>+0(SB), X6
+	PSHUFB      turn32SSE2<>+0(SB), X6
 	MOVO        X6, 48(DI)
 	MOVOU       16(R9), X10
-	PSHUFB      turn32SSE<>+0(SB), X10
+	PSHUFB      turn32SSE2<>+0(SB), X10
 	MOVO        X10, 64(DI)
 	MOVOU       16(R10), X14
-	PSHUFB      turn32SSE<>+0(SB), X14
+	PSHUFB      turn32SSE2<>+0(SB), X14
 	MOVO        X14, 80(DI)
 	MOVO        16(R8), X0
 	PADDL       X6, X0
@@ -1534,13 +1534,13 @@ block:
 	PSHUFD      $0x0e, X0, X0
 	SHA256RNDS2 X0, X13, X12
 	MOVOU       32(SI), X6
-	PSHUFB      turn32SSE<>+0(SB), X6
+	PSHUFB      turn32SSE2<>+0(SB), X6
 	MOVO        X6, 96(DI)
 	MOVOU       32(R9), X10
-	PSHUFB      turn32SSE<>+0(SB), X10
+	PSHUFB      turn32SSE2<>+0(SB), X10
 	MOVO        X10, 112(DI)
 	MOVOU       32(R10), X14
-	PSHUFB      turn32SSE<>+0(SB), X14
+	PSHUFB      turn32SSE2<>+0(SB), X14
 	MOVO        X14, 128(DI)
 	MOVO        32(R8), X0
 	PADDL       X6, X0
@@ -1558,13 +1558,13 @@ block:
 	PSHUFD      $0x0e, X0, X0
 	SHA256RNDS2 X0, X13, X12
 	MOVOU       48(SI), X6
-	PSHUFB      turn32SSE<>+0(SB), X6
+	PSHUFB      turn32SSE2<>+0(SB), X6
 	MOVO        X6, 144(DI)
 	MOVOU       48(R9), X10
-	PSHUFB      turn32SSE<>+0(SB), X10
+	PSHUFB      turn32SSE2<>+0(SB), X10
 	MOVO        X10, 160(DI)
 	MOVOU       48(R10), X14
-	PSHUFB      turn32SSE<>+0(SB), X14
+	PSHUFB      turn32SSE2<>+0(SB), X14
 	MOVO        X14, 176(DI)
 	MOVO        48(R8), X0
 	PADDL       X6, X0
@@ -2094,16 +2094,16 @@ TEXT ·sha1x4SHANI(SB), $448-24
 
 block:
 	MOVOU     (SI), X3
-	PSHUFB    turn128SSE<>+0(SB), X3
+	PSHUFB    turn128SSE2<>+0(SB), X3
 	MOVO      X3, (DI)
 	MOVOU     (R9), X7
-	PSHUFB    turn128SSE<>+0(SB), X7
+	PSHUFB    turn128SSE2<>+0(SB), X7
 	MOVO      X7, 16(DI)
 	MOVOU     (R10), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, 32(DI)
 	MOVOU     (R11), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 48(DI)
 	MOVO      X0, 256(DI)
 	MOVO      X1, 320(DI)
@@ -2126,16 +2126,16 @@ block:
 	MOVO      X12, X14
 	SHA1RNDS4 $0x00, X13, X12
 	MOVOU     16(SI), X3
-	PSHUFB    turn128SSE<>+0(SB), X3
+	PSHUFB    turn128SSE2<>+0(SB), X3
 	MOVO      X3, 64(DI)
 	MOVOU     16(R9), X7
-	PSHUFB    turn128SSE<>+0(SB), X7
+	PSHUFB    turn128SSE2<>+0(SB), X7
 	MOVO      X7, 80(DI)
 	MOVOU     16(R10), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, 96(DI)
 	MOVOU     16(R11), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 112(DI)
 	SHA1NEXTE X3, X2
 	SHA1NEXTE X7, X6
@@ -2150,16 +2150,16 @@ block:
 	MOVO      X12, X13
 	SHA1RNDS4 $0x00, X14, X12
 	MOVOU     32(SI), X3
-	PSHUFB    turn128SSE<>+0(SB), X3
+	PSHUFB    turn128SSE2<>+0(SB), X3
 	MOVO      X3, 128(DI)
 	MOVOU     32(R9), X7
-	PSHUFB    turn128SSE<>+0(SB), X7
+	PSHUFB    turn128SSE2<>+0(SB), X7
 	MOVO      X7, 144(DI)
 	MOVOU     32(R10), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, 160(DI)
 	MOVOU     32(R11), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 176(DI)
 	SHA1NEXTE X3, X1
 	SHA1NEXTE X7, X5
@@ -2174,16 +2174,16 @@ block:
 	MOVO      X12, X14
 	SHA1RNDS4 $0x00, X13, X12
 	MOVOU     48(SI), X3
-	PSHUFB    turn128SSE<>+0(SB), X3
+	PSHUFB    turn128SSE2<>+0(SB), X3
 	MOVO      X3, 192(DI)
 	MOVOU     48(R9), X7
-	PSHUFB    turn128SSE<>+0(SB), X7
+	PSHUFB    turn128SSE2<>+0(SB), X7
 	MOVO      X7, 208(DI)
 	MOVOU     48(R10), X11
-	PSHUFB    turn128SSE<>+0(SB), X11
+	PSHUFB    turn128SSE2<>+0(SB), X11
 	MOVO      X11, 224(DI)
 	MOVOU     48(R11), X15
-	PSHUFB    turn128SSE<>+0(SB), X15
+	PSHUFB    turn128SSE2<>+0(SB), X15
 	MOVO      X15, 240(DI)
 	SHA1NEXTE X3, X2
 	SHA1NEXTE X7, X6
@@ -2802,22 +2802,22 @@ TEXT ·sha256x4SHANI(SB), $448-24
 
 block:
 	MOVOU       (SI), X6
-	PSHUFB      turn32SSE<>+0(SB), X6
+	PSHUFB      turn32SSE2<>+0(SB), X6
 	MOVO        X6, (DI)
 	MOVO        X4, 256(DI)
 	MOVO        X5, 320(DI)
 	MOVOU       (R9), X9
-	PSHUFB      turn32SSE<>+0(SB), X9
+	PSHUFB      turn32SSE2<>+0(SB), X9
 	MOVO        X9, 16(DI)
 	MOVO        X7, 272(DI)
 	MOVO        X8, 336(DI)
 	MOVOU       (R10), X12
-	PSHUFB      turn32SSE<>+0(SB), X12
+	PSHUFB      turn32SSE2<>+0(SB), X12
 	MOVO        X12, 32(DI)
 	MOVO        X10, 288(DI)
 	MOVO        X11, 352(DI)
 	MOVOU       (R11), X15
-	PSHUFB      turn32SSE<>+0(SB), X15
+	PSHUFB      turn32SSE2<>+0(SB), X15
 	MOVO        X15, 48(DI)
 	MOVO        X13, 304(DI)
 	MOVO        X14, 368(DI)
@@ -2842,16 +2842,16 @@ block:
 	PSHUFD      $0x0e, X0, X0
 	SHA256RNDS2 X0, X14, X13
 	MOVOU       16(SI), X6
-	PSHUFB      turn32SSE<>+0(SB), X6
+	PSHUFB      turn32SSE2<>+0(SB), X6
 	MOVO        X6, 64(DI)
 	MOVOU       16(R9), X9
-	PSHUFB      turn32SSE<>+0(SB), X9
+	PSHUFB      turn32SSE2<>+0(SB), X9
 	MOVO        X9, 80(DI)
 	MOVOU       16(R10), X12
-	PSHUFB      turn32SSE<>+0(SB), X12
+	PSHUFB      turn32SSE2<>+0(SB), X12
 	MOVO        X12, 96(DI)
 	MOVOU       16(R11), X15
-	PSHUFB      turn32SSE<>+0(SB), X15
+	PSHUFB      turn32SSE2<>+0(SB), X15
 	MOVO        X15, 112(DI)
 	MOVO        16(R8), X0
 	PADDL       X6, X0
@@ -2874,16 +2874,16 @@ block:
 	PSHUFD      $0x0e, X0, X0
 	SHA256RNDS2 X0, X14, X13
 	MOVOU       32(SI), X6
-	PSHUFB      turn32SSE<>+0(SB), X6
+	PSHUFB      turn32SSE2<>+0(SB), X6
 	MOVO        X6, 128(DI)
 	MOVOU       32(R9), X9
-	PSHUFB      turn32SSE<>+0(SB), X9
+	PSHUFB      turn32SSE2<>+0(SB), X9
 	MOVO        X9, 144(DI)
 	MOVOU       32(R10), X12
-	PSHUFB      turn32SSE<>+0(SB), X12
+	PSHUFB      turn32SSE2<>+0(SB), X12
 	MOVO        X12, 160(DI)
 	MOVOU       32(R11), X15
-	PSHUFB      turn32SSE<>+0(SB), X15
+	PSHUFB      turn32SSE2<>+0(SB), X15
 	MOVO        X15, 176(DI)
 	MOVO        32(R8), X0
 	PADDL       X6, X0
@@ -2906,16 +2906,16 @@ block:
 	PSHUFD      $0x0e, X0, X0
 	SHA256RNDS2 X0, X14, X13
 	MOVOU       48(SI), X6
-	PSHUFB      turn32SSE<>+0(SB), X6
+	PSHUFB      turn32SSE2<>+0(SB), X6
 	MOVO        X6, 192(DI)
 	MOVOU       48(R9), X9
-	PSHUFB      turn32SSE<>+0(SB), X9
+	PSHUFB      turn32SSE2<>+0(SB), X9
 	MOVO        X9, 208(DI)
 	MOVOU       48(R10), X12
-	PSHUFB      turn32SSE<>+0(SB), X12
+	PSHUFB      turn32SSE2<>+0(SB), X12
 	MOVO        X12, 224(DI)
 	MOVOU       48(R11), X15
-	PSHUFB      turn32SSE<>+0(SB), X15
+	PSHUFB      turn32SSE2<>+0(SB), X15
 	MOVO        X15, 240(DI)
 	MOVO        48(R8), X0
 	PADDL       X6, X0

@@ -24,3 +24,9 @@ func sha256x4SSE2(state *uint32, ptrs *uintptr, blocks int)
 
 // Compresses blocks of 2 messages.
 func sha512x2SSE2(state *uint64, ptrs *uintptr, blocks int)
+
+// Encrypts 128 packets or pieces of them.
+func des3EncryptSSE2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
+// Decrypts 128 packets or pieces of them.
+func des3DecryptSSE2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)

@@ -12210,25 +12210,28 @@ block:
 	PXOR       X2, X9
 	PADDL      (DI), X7
 	PADDL      (R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLL      $0x06, X10
+	MOVO       X4, X11
+	PSLLL      $0x07, X11
 	MOVO       X4, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X4, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x19, X12
+	MOVO       X4, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X7
+	PADDL      X14, X7
 	PADDL      X10, X7
 	PADDL      X7, X3
 	MOVO       X0, X8
@@ -12237,41 +12240,47 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLL      $0x02, X10
+	MOVO       X0, X11
+	PSLLL      $0x0a, X11
 	MOVO       X0, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X0, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x16, X12
+	MOVO       X0, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X7
 	PADDL      X10, X7
 	PADDL      16(DI), X6
 	PADDL      16(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLL      $0x06, X10
+	MOVO       X3, X11
+	PSLLL      $0x07, X11
 	MOVO       X3, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X3, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x19, X12
+	MOVO       X3, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X6
+	PADDL      X14, X6
 	PADDL      X10, X6
 	PADDL      X6, X2
 	MOVO       X7, X9
@@ -12280,41 +12289,47 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLL      $0x02, X10
+	MOVO       X7, X11
+	PSLLL      $0x0a, X11
 	MOVO       X7, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X7, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x16, X12
+	MOVO       X7, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X6
 	PADDL      X10, X6
 	PADDL      32(DI), X5
 	PADDL      32(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLL      $0x06, X10
+	MOVO       X2, X11
+	PSLLL      $0x07, X11
 	MOVO       X2, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X2, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x19, X12
+	MOVO       X2, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X5
+	PADDL      X14, X5
 	PADDL      X10, X5
 	PADDL      X5, X1
 	MOVO       X6, X8
@@ -12323,41 +12338,47 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLL      $0x02, X10
+	MOVO       X6, X11
+	PSLLL      $0x0a, X11
 	MOVO       X6, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X6, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x16, X12
+	MOVO       X6, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X5
 	PADDL      X10, X5
 	PADDL      48(DI), X4
 	PADDL      48(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLL      $0x06, X10
+	MOVO       X1, X11
+	PSLLL      $0x07, X11
 	MOVO       X1, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X1, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x19, X12
+	MOVO       X1, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X4
+	PADDL      X14, X4
 	PADDL      X10, X4
 	PADDL      X4, X0
 	MOVO       X5, X9
@@ -12366,41 +12387,47 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLL      $0x02, X10
+	MOVO       X5, X11
+	PSLLL      $0x0a, X11
 	MOVO       X5, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X5, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x16, X12
+	MOVO       X5, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X4
 	PADDL      X10, X4
 	PADDL      64(DI), X3
 	PADDL      64(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLL      $0x06, X10
+	MOVO       X0, X11
+	PSLLL      $0x07, X11
 	MOVO       X0, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X0, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x19, X12
+	MOVO       X0, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X3
+	PADDL      X14, X3
 	PADDL      X10, X3
 	PADDL      X3, X7
 	MOVO       X4, X8
@@ -12409,41 +12436,47 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLL      $0x02, X10
+	MOVO       X4, X11
+	PSLLL      $0x0a, X11
 	MOVO       X4, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X4, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x16, X12
+	MOVO       X4, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X3
 	PADDL      X10, X3
 	PADDL      80(DI), X2
 	PADDL      80(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLL      $0x06, X10
+	MOVO       X7, X11
+	PSLLL      $0x07, X11
 	MOVO       X7, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X7, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x19, X12
+	MOVO       X7, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X2
+	PADDL      X14, X2
 	PADDL      X10, X2
 	PADDL      X2, X6
 	MOVO       X3, X9
@@ -12452,41 +12485,47 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLL      $0x02, X10
+	MOVO       X3, X11
+	PSLLL      $0x0a, X11
 	MOVO       X3, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X3, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x16, X12
+	MOVO       X3, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X2
 	PADDL      X10, X2
 	PADDL      96(DI), X1
 	PADDL      96(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLL      $0x06, X10
+	MOVO       X6, X11
+	PSLLL      $0x07, X11
 	MOVO       X6, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X6, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x19, X12
+	MOVO       X6, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X1
+	PADDL      X14, X1
 	PADDL      X10, X1
 	PADDL      X1, X5
 	MOVO       X2, X8
@@ -12495,41 +12534,47 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLL      $0x02, X10
+	MOVO       X2, X11
+	PSLLL      $0x0a, X11
 	MOVO       X2, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X2, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x16, X12
+	MOVO       X2, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X1
 	PADDL      X10, X1
 	PADDL      112(DI), X0
 	PADDL      112(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLL      $0x06, X10
+	MOVO       X5, X11
+	PSLLL      $0x07, X11
 	MOVO       X5, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X5, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x19, X12
+	MOVO       X5, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X0
+	PADDL      X14, X0
 	PADDL      X10, X0
 	PADDL      X0, X4
 	MOVO       X1, X9
@@ -12538,41 +12583,47 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLL      $0x02, X10
+	MOVO       X1, X11
+	PSLLL      $0x0a, X11
 	MOVO       X1, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X1, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x16, X12
+	MOVO       X1, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X0
 	PADDL      X10, X0
 	PADDL      128(DI), X7
 	PADDL      128(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLL      $0x06, X10
+	MOVO       X4, X11
+	PSLLL      $0x07, X11
 	MOVO       X4, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X4, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x19, X12
+	MOVO       X4, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X7
+	PADDL      X14, X7
 	PADDL      X10, X7
 	PADDL      X7, X3
 	MOVO       X0, X8
@@ -12581,41 +12632,47 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLL      $0x02, X10
+	MOVO       X0, X11
+	PSLLL      $0x0a, X11
 	MOVO       X0, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X0, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x16, X12
+	MOVO       X0, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X7
 	PADDL      X10, X7
 	PADDL      144(DI), X6
 	PADDL      144(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLL      $0x06, X10
+	MOVO       X3, X11
+	PSLLL      $0x07, X11
 	MOVO       X3, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X3, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x19, X12
+	MOVO       X3, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X6
+	PADDL      X14, X6
 	PADDL      X10, X6
 	PADDL      X6, X2
 	MOVO       X7, X9
@@ -12624,41 +12681,47 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLL      $0x02, X10
+	MOVO       X7, X11
+	PSLLL      $0x0a, X11
 	MOVO       X7, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X7, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x16, X12
+	MOVO       X7, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X6
 	PADDL      X10, X6
 	PADDL      160(DI), X5
 	PADDL      160(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLL      $0x06, X10
+	MOVO       X2, X11
+	PSLLL      $0x07, X11
 	MOVO       X2, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X2, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x19, X12
+	MOVO       X2, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X5
+	PADDL      X14, X5
 	PADDL      X10, X5
 	PADDL      X5, X1
 	MOVO       X6, X8
@@ -12667,41 +12730,47 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLL      $0x02, X10
+	MOVO       X6, X11
+	PSLLL      $0x0a, X11
 	MOVO       X6, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X6, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x16, X12
+	MOVO       X6, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X5
 	PADDL      X10, X5
 	PADDL      176(DI), X4
 	PADDL      176(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLL      $0x06, X10
+	MOVO       X1, X11
+	PSLLL      $0x07, X11
 	MOVO       X1, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X1, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x19, X12
+	MOVO       X1, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X4
+	PADDL      X14, X4
 	PADDL      X10, X4
 	PADDL      X4, X0
 	MOVO       X5, X9
@@ -12710,41 +12779,47 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLL      $0x02, X10
+	MOVO       X5, X11
+	PSLLL      $0x0a, X11
 	MOVO       X5, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X5, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x16, X12
+	MOVO       X5, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X4
 	PADDL      X10, X4
 	PADDL      192(DI), X3
 	PADDL      192(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLL      $0x06, X10
+	MOVO       X0, X11
+	PSLLL      $0x07, X11
 	MOVO       X0, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X0, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x19, X12
+	MOVO       X0, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X3
+	PADDL      X14, X3
 	PADDL      X10, X3
 	PADDL      X3, X7
 	MOVO       X4, X8
@@ -12753,41 +12828,47 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLL      $0x02, X10
+	MOVO       X4, X11
+	PSLLL      $0x0a, X11
 	MOVO       X4, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X4, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x16, X12
+	MOVO       X4, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X3
 	PADDL      X10, X3
 	PADDL      208(DI), X2
 	PADDL      208(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLL      $0x06, X10
+	MOVO       X7, X11
+	PSLLL      $0x07, X11
 	MOVO       X7, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X7, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x19, X12
+	MOVO       X7, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X2
+	PADDL      X14, X2
 	PADDL      X10, X2
 	PADDL      X2, X6
 	MOVO       X3, X9
@@ -12796,41 +12877,47 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLL      $0x02, X10
+	MOVO       X3, X11
+	PSLLL      $0x0a, X11
 	MOVO       X3, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X3, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x16, X12
+	MOVO       X3, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X2
 	PADDL      X10, X2
 	PADDL      224(DI), X1
 	PADDL      224(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLL      $0x06, X10
+	MOVO       X6, X11
+	PSLLL      $0x07, X11
 	MOVO       X6, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X6, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x19, X12
+	MOVO       X6, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X1
+	PADDL      X14, X1
 	PADDL      X10, X1
 	PADDL      X1, X5
 	MOVO       X2, X8
@@ -12839,41 +12926,47 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLL      $0x02, X10
+	MOVO       X2, X11
+	PSLLL      $0x0a, X11
 	MOVO       X2, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X2, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x16, X12
+	MOVO       X2, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X1
 	PADDL      X10, X1
 	PADDL      240(DI), X0
 	PADDL      240(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLL      $0x06, X10
+	MOVO       X5, X11
+	PSLLL      $0x07, X11
 	MOVO       X5, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X5, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x19, X12
+	MOVO       X5, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X0
+	PADDL      X14, X0
 	PADDL      X10, X0
 	PADDL      X0, X4
 	MOVO       X1, X9
@@ -12882,71 +12975,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLL      $0x02, X10
+	MOVO       X1, X11
+	PSLLL      $0x0a, X11
 	MOVO       X1, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X1, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x16, X12
+	MOVO       X1, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X0
 	PADDL      X10, X0
-	MOVO       16(DI), X13
-	MOVO       X13, X10
+	MOVO       16(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      (DI), X10
-	MOVO       224(DI), X13
+	MOVO       224(DI), X14
 	PADDL      144(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, (DI)
 	PADDL      X10, X7
 	PADDL      256(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLL      $0x06, X10
+	MOVO       X4, X11
+	PSLLL      $0x07, X11
 	MOVO       X4, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X4, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x19, X12
+	MOVO       X4, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X7
+	PADDL      X14, X7
 	PADDL      X10, X7
 	PADDL      X7, X3
 	MOVO       X0, X8
@@ -12955,71 +13058,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLL      $0x02, X10
+	MOVO       X0, X11
+	PSLLL      $0x0a, X11
 	MOVO       X0, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X0, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x16, X12
+	MOVO       X0, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X7
 	PADDL      X10, X7
-	MOVO       32(DI), X13
-	MOVO       X13, X10
+	MOVO       32(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      16(DI), X10
-	MOVO       240(DI), X13
+	MOVO       240(DI), X14
 	PADDL      160(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 16(DI)
 	PADDL      X10, X6
 	PADDL      272(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLL      $0x06, X10
+	MOVO       X3, X11
+	PSLLL      $0x07, X11
 	MOVO       X3, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X3, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x19, X12
+	MOVO       X3, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X6
+	PADDL      X14, X6
 	PADDL      X10, X6
 	PADDL      X6, X2
 	MOVO       X7, X9
@@ -13028,71 +13141,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLL      $0x02, X10
+	MOVO       X7, X11
+	PSLLL      $0x0a, X11
 	MOVO       X7, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X7, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x16, X12
+	MOVO       X7, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X6
 	PADDL      X10, X6
-	MOVO       48(DI), X13
-	MOVO       X13, X10
+	MOVO       48(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      32(DI), X10
-	MOVO       (DI), X13
+	MOVO       (DI), X14
 	PADDL      176(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 32(DI)
 	PADDL      X10, X5
 	PADDL      288(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLL      $0x06, X10
+	MOVO       X2, X11
+	PSLLL      $0x07, X11
 	MOVO       X2, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X2, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x19, X12
+	MOVO       X2, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X5
+	PADDL      X14, X5
 	PADDL      X10, X5
 	PADDL      X5, X1
 	MOVO       X6, X8
@@ -13101,71 +13224,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLL      $0x02, X10
+	MOVO       X6, X11
+	PSLLL      $0x0a, X11
 	MOVO       X6, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X6, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x16, X12
+	MOVO       X6, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X5
 	PADDL      X10, X5
-	MOVO       64(DI), X13
-	MOVO       X13, X10
+	MOVO       64(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      48(DI), X10
-	MOVO       16(DI), X13
+	MOVO       16(DI), X14
 	PADDL      192(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 48(DI)
 	PADDL      X10, X4
 	PADDL      304(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLL      $0x06, X10
+	MOVO       X1, X11
+	PSLLL      $0x07, X11
 	MOVO       X1, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X1, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x19, X12
+	MOVO       X1, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X4
+	PADDL      X14, X4
 	PADDL      X10, X4
 	PADDL      X4, X0
 	MOVO       X5, X9
@@ -13174,71 +13307,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLL      $0x02, X10
+	MOVO       X5, X11
+	PSLLL      $0x0a, X11
 	MOVO       X5, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X5, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x16, X12
+	MOVO       X5, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X4
 	PADDL      X10, X4
-	MOVO       80(DI), X13
-	MOVO       X13, X10
+	MOVO       80(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      64(DI), X10
-	MOVO       32(DI), X13
+	MOVO       32(DI), X14
 	PADDL      208(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 64(DI)
 	PADDL      X10, X3
 	PADDL      320(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLL      $0x06, X10
+	MOVO       X0, X11
+	PSLLL      $0x07, X11
 	MOVO       X0, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X0, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x19, X12
+	MOVO       X0, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X3
+	PADDL      X14, X3
 	PADDL      X10, X3
 	PADDL      X3, X7
 	MOVO       X4, X8
@@ -13247,71 +13390,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLL      $0x02, X10
+	MOVO       X4, X11
+	PSLLL      $0x0a, X11
 	MOVO       X4, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X4, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x16, X12
+	MOVO       X4, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X3
 	PADDL      X10, X3
-	MOVO       96(DI), X13
-	MOVO       X13, X10
+	MOVO       96(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      80(DI), X10
-	MOVO       48(DI), X13
+	MOVO       48(DI), X14
 	PADDL      224(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 80(DI)
 	PADDL      X10, X2
 	PADDL      336(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLL      $0x06, X10
+	MOVO       X7, X11
+	PSLLL      $0x07, X11
 	MOVO       X7, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X7, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x19, X12
+	MOVO       X7, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X2
+	PADDL      X14, X2
 	PADDL      X10, X2
 	PADDL      X2, X6
 	MOVO       X3, X9
@@ -13320,71 +13473,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLL      $0x02, X10
+	MOVO       X3, X11
+	PSLLL      $0x0a, X11
 	MOVO       X3, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X3, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x16, X12
+	MOVO       X3, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X2
 	PADDL      X10, X2
-	MOVO       112(DI), X13
-	MOVO       X13, X10
+	MOVO       112(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      96(DI), X10
-	MOVO       64(DI), X13
+	MOVO       64(DI), X14
 	PADDL      240(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 96(DI)
 	PADDL      X10, X1
 	PADDL      352(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLL      $0x06, X10
+	MOVO       X6, X11
+	PSLLL      $0x07, X11
 	MOVO       X6, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X6, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x19, X12
+	MOVO       X6, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X1
+	PADDL      X14, X1
 	PADDL      X10, X1
 	PADDL      X1, X5
 	MOVO       X2, X8
@@ -13393,71 +13556,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLL      $0x02, X10
+	MOVO       X2, X11
+	PSLLL      $0x0a, X11
 	MOVO       X2, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X2, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x16, X12
+	MOVO       X2, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X1
 	PADDL      X10, X1
-	MOVO       128(DI), X13
-	MOVO       X13, X10
+	MOVO       128(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      112(DI), X10
-	MOVO       80(DI), X13
+	MOVO       80(DI), X14
 	PADDL      (DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 112(DI)
 	PADDL      X10, X0
 	PADDL      368(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLL      $0x06, X10
+	MOVO       X5, X11
+	PSLLL      $0x07, X11
 	MOVO       X5, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X5, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x19, X12
+	MOVO       X5, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X0
+	PADDL      X14, X0
 	PADDL      X10, X0
 	PADDL      X0, X4
 	MOVO       X1, X9
@@ -13466,71 +13639,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLL      $0x02, X10
+	MOVO       X1, X11
+	PSLLL      $0x0a, X11
 	MOVO       X1, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X1, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x16, X12
+	MOVO       X1, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X0
 	PADDL      X10, X0
-	MOVO       144(DI), X13
-	MOVO       X13, X10
+	MOVO       144(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      128(DI), X10
-	MOVO       96(DI), X13
+	MOVO       96(DI), X14
 	PADDL      16(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 128(DI)
 	PADDL      X10, X7
 	PADDL      384(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLL      $0x06, X10
+	MOVO       X4, X11
+	PSLLL      $0x07, X11
 	MOVO       X4, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X4, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x19, X12
+	MOVO       X4, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X7
+	PADDL      X14, X7
 	PADDL      X10, X7
 	PADDL      X7, X3
 	MOVO       X0, X8
@@ -13539,71 +13722,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLL      $0x02, X10
+	MOVO       X0, X11
+	PSLLL      $0x0a, X11
 	MOVO       X0, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X0, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x16, X12
+	MOVO       X0, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X7
 	PADDL      X10, X7
-	MOVO       160(DI), X13
-	MOVO       X13, X10
+	MOVO       160(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      144(DI), X10
-	MOVO       112(DI), X13
+	MOVO       112(DI), X14
 	PADDL      32(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 144(DI)
 	PADDL      X10, X6
 	PADDL      400(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLL      $0x06, X10
+	MOVO       X3, X11
+	PSLLL      $0x07, X11
 	MOVO       X3, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X3, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x19, X12
+	MOVO       X3, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X6
+	PADDL      X14, X6
 	PADDL      X10, X6
 	PADDL      X6, X2
 	MOVO       X7, X9
@@ -13612,71 +13805,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLL      $0x02, X10
+	MOVO       X7, X11
+	PSLLL      $0x0a, X11
 	MOVO       X7, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X7, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x16, X12
+	MOVO       X7, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X6
 	PADDL      X10, X6
-	MOVO       176(DI), X13
-	MOVO       X13, X10
+	MOVO       176(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      160(DI), X10
-	MOVO       128(DI), X13
+	MOVO       128(DI), X14
 	PADDL      48(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 160(DI)
 	PADDL      X10, X5
 	PADDL      416(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLL      $0x06, X10
+	MOVO       X2, X11
+	PSLLL      $0x07, X11
 	MOVO       X2, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X2, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x19, X12
+	MOVO       X2, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X5
+	PADDL      X14, X5
 	PADDL      X10, X5
 	PADDL      X5, X1
 	MOVO       X6, X8
@@ -13685,71 +13888,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLL      $0x02, X10
+	MOVO       X6, X11
+	PSLLL      $0x0a, X11
 	MOVO       X6, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X6, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x16, X12
+	MOVO       X6, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X5
 	PADDL      X10, X5
-	MOVO       192(DI), X13
-	MOVO       X13, X10
+	MOVO       192(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      176(DI), X10
-	MOVO       144(DI), X13
+	MOVO       144(DI), X14
 	PADDL      64(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 176(DI)
 	PADDL      X10, X4
 	PADDL      432(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLL      $0x06, X10
+	MOVO       X1, X11
+	PSLLL      $0x07, X11
 	MOVO       X1, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X1, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x19, X12
+	MOVO       X1, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X4
+	PADDL      X14, X4
 	PADDL      X10, X4
 	PADDL      X4, X0
 	MOVO       X5, X9
@@ -13758,71 +13971,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLL      $0x02, X10
+	MOVO       X5, X11
+	PSLLL      $0x0a, X11
 	MOVO       X5, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X5, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x16, X12
+	MOVO       X5, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X4
 	PADDL      X10, X4
-	MOVO       208(DI), X13
-	MOVO       X13, X10
+	MOVO       208(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      192(DI), X10
-	MOVO       160(DI), X13
+	MOVO       160(DI), X14
 	PADDL      80(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 192(DI)
 	PADDL      X10, X3
 	PADDL      448(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLL      $0x06, X10
+	MOVO       X0, X11
+	PSLLL      $0x07, X11
 	MOVO       X0, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X0, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x19, X12
+	MOVO       X0, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X3
+	PADDL      X14, X3
 	PADDL      X10, X3
 	PADDL      X3, X7
 	MOVO       X4, X8
@@ -13831,71 +14054,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLL      $0x02, X10
+	MOVO       X4, X11
+	PSLLL      $0x0a, X11
 	MOVO       X4, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X4, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x16, X12
+	MOVO       X4, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X3
 	PADDL      X10, X3
-	MOVO       224(DI), X13
-	MOVO       X13, X10
+	MOVO       224(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      208(DI), X10
-	MOVO       176(DI), X13
+	MOVO       176(DI), X14
 	PADDL      96(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 208(DI)
 	PADDL      X10, X2
 	PADDL      464(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLL      $0x06, X10
+	MOVO       X7, X11
+	PSLLL      $0x07, X11
 	MOVO       X7, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X7, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x19, X12
+	MOVO       X7, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X2
+	PADDL      X14, X2
 	PADDL      X10, X2
 	PADDL      X2, X6
 	MOVO       X3, X9
@@ -13904,71 +14137,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLL      $0x02, X10
+	MOVO       X3, X11
+	PSLLL      $0x0a, X11
 	MOVO       X3, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X3, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x16, X12
+	MOVO       X3, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X2
 	PADDL      X10, X2
-	MOVO       240(DI), X13
-	MOVO       X13, X10
+	MOVO       240(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      224(DI), X10
-	MOVO       192(DI), X13
+	MOVO       192(DI), X14
 	PADDL      112(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 224(DI)
 	PADDL      X10, X1
 	PADDL      480(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLL      $0x06, X10
+	MOVO       X6, X11
+	PSLLL      $0x07, X11
 	MOVO       X6, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X6, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x19, X12
+	MOVO       X6, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X1
+	PADDL      X14, X1
 	PADDL      X10, X1
 	PADDL      X1, X5
 	MOVO       X2, X8
@@ -13977,71 +14220,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLL      $0x02, X10
+	MOVO       X2, X11
+	PSLLL      $0x0a, X11
 	MOVO       X2, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X2, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x16, X12
+	MOVO       X2, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X1
 	PADDL      X10, X1
-	MOVO       (DI), X13
-	MOVO       X13, X10
+	MOVO       (DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      240(DI), X10
-	MOVO       208(DI), X13
+	MOVO       208(DI), X14
 	PADDL      128(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 240(DI)
 	PADDL      X10, X0
 	PADDL      496(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLL      $0x06, X10
+	MOVO       X5, X11
+	PSLLL      $0x07, X11
 	MOVO       X5, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X5, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x19, X12
+	MOVO       X5, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X0
+	PADDL      X14, X0
 	PADDL      X10, X0
 	PADDL      X0, X4
 	MOVO       X1, X9
@@ -14050,71 +14303,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLL      $0x02, X10
+	MOVO       X1, X11
+	PSLLL      $0x0a, X11
 	MOVO       X1, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X1, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x16, X12
+	MOVO       X1, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X0
 	PADDL      X10, X0
-	MOVO       16(DI), X13
-	MOVO       X13, X10
+	MOVO       16(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      (DI), X10
-	MOVO       224(DI), X13
+	MOVO       224(DI), X14
 	PADDL      144(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, (DI)
 	PADDL      X10, X7
 	PADDL      512(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLL      $0x06, X10
+	MOVO       X4, X11
+	PSLLL      $0x07, X11
 	MOVO       X4, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X4, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x19, X12
+	MOVO       X4, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X7
+	PADDL      X14, X7
 	PADDL      X10, X7
 	PADDL      X7, X3
 	MOVO       X0, X8
@@ -14123,71 +14386,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLL      $0x02, X10
+	MOVO       X0, X11
+	PSLLL      $0x0a, X11
 	MOVO       X0, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X0, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x16, X12
+	MOVO       X0, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X7
 	PADDL      X10, X7
-	MOVO       32(DI), X13
-	MOVO       X13, X10
+	MOVO       32(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      16(DI), X10
-	MOVO       240(DI), X13
+	MOVO       240(DI), X14
 	PADDL      160(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 16(DI)
 	PADDL      X10, X6
 	PADDL      528(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLL      $0x06, X10
+	MOVO       X3, X11
+	PSLLL      $0x07, X11
 	MOVO       X3, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X3, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x19, X12
+	MOVO       X3, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X6
+	PADDL      X14, X6
 	PADDL      X10, X6
 	PADDL      X6, X2
 	MOVO       X7, X9
@@ -14196,71 +14469,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLL      $0x02, X10
+	MOVO       X7, X11
+	PSLLL      $0x0a, X11
 	MOVO       X7, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X7, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x16, X12
+	MOVO       X7, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X6
 	PADDL      X10, X6
-	MOVO       48(DI), X13
-	MOVO       X13, X10
+	MOVO       48(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      32(DI), X10
-	MOVO       (DI), X13
+	MOVO       (DI), X14
 	PADDL      176(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 32(DI)
 	PADDL      X10, X5
 	PADDL      544(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLL      $0x06, X10
+	MOVO       X2, X11
+	PSLLL      $0x07, X11
 	MOVO       X2, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X2, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x19, X12
+	MOVO       X2, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X5
+	PADDL      X14, X5
 	PADDL      X10, X5
 	PADDL      X5, X1
 	MOVO       X6, X8
@@ -14269,71 +14552,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLL      $0x02, X10
+	MOVO       X6, X11
+	PSLLL      $0x0a, X11
 	MOVO       X6, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X6, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x16, X12
+	MOVO       X6, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X5
 	PADDL      X10, X5
-	MOVO       64(DI), X13
-	MOVO       X13, X10
+	MOVO       64(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      48(DI), X10
-	MOVO       16(DI), X13
+	MOVO       16(DI), X14
 	PADDL      192(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 48(DI)
 	PADDL      X10, X4
 	PADDL      560(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLL      $0x06, X10
+	MOVO       X1, X11
+	PSLLL      $0x07, X11
 	MOVO       X1, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X1, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x19, X12
+	MOVO       X1, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X4
+	PADDL      X14, X4
 	PADDL      X10, X4
 	PADDL      X4, X0
 	MOVO       X5, X9
@@ -14342,71 +14635,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLL      $0x02, X10
+	MOVO       X5, X11
+	PSLLL      $0x0a, X11
 	MOVO       X5, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X5, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x16, X12
+	MOVO       X5, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X4
 	PADDL      X10, X4
-	MOVO       80(DI), X13
-	MOVO       X13, X10
+	MOVO       80(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      64(DI), X10
-	MOVO       32(DI), X13
+	MOVO       32(DI), X14
 	PADDL      208(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 64(DI)
 	PADDL      X10, X3
 	PADDL      576(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLL      $0x06, X10
+	MOVO       X0, X11
+	PSLLL      $0x07, X11
 	MOVO       X0, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X0, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x19, X12
+	MOVO       X0, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X3
+	PADDL      X14, X3
 	PADDL      X10, X3
 	PADDL      X3, X7
 	MOVO       X4, X8
@@ -14415,71 +14718,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLL      $0x02, X10
+	MOVO       X4, X11
+	PSLLL      $0x0a, X11
 	MOVO       X4, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X4, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x16, X12
+	MOVO       X4, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X3
 	PADDL      X10, X3
-	MOVO       96(DI), X13
-	MOVO       X13, X10
+	MOVO       96(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      80(DI), X10
-	MOVO       48(DI), X13
+	MOVO       48(DI), X14
 	PADDL      224(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 80(DI)
 	PADDL      X10, X2
 	PADDL      592(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLL      $0x06, X10
+	MOVO       X7, X11
+	PSLLL      $0x07, X11
 	MOVO       X7, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X7, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x19, X12
+	MOVO       X7, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X2
+	PADDL      X14, X2
 	PADDL      X10, X2
 	PADDL      X2, X6
 	MOVO       X3, X9
@@ -14488,71 +14801,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLL      $0x02, X10
+	MOVO       X3, X11
+	PSLLL      $0x0a, X11
 	MOVO       X3, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X3, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x16, X12
+	MOVO       X3, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X2
 	PADDL      X10, X2
-	MOVO       112(DI), X13
-	MOVO       X13, X10
+	MOVO       112(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      96(DI), X10
-	MOVO       64(DI), X13
+	MOVO       64(DI), X14
 	PADDL      240(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 96(DI)
 	PADDL      X10, X1
 	PADDL      608(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLL      $0x06, X10
+	MOVO       X6, X11
+	PSLLL      $0x07, X11
 	MOVO       X6, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X6, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x19, X12
+	MOVO       X6, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X1
+	PADDL      X14, X1
 	PADDL      X10, X1
 	PADDL      X1, X5
 	MOVO       X2, X8
@@ -14561,71 +14884,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLL      $0x02, X10
+	MOVO       X2, X11
+	PSLLL      $0x0a, X11
 	MOVO       X2, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X2, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x16, X12
+	MOVO       X2, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X1
 	PADDL      X10, X1
-	MOVO       128(DI), X13
-	MOVO       X13, X10
+	MOVO       128(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      112(DI), X10
-	MOVO       80(DI), X13
+	MOVO       80(DI), X14
 	PADDL      (DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 112(DI)
 	PADDL      X10, X0
 	PADDL      624(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLL      $0x06, X10
+	MOVO       X5, X11
+	PSLLL      $0x07, X11
 	MOVO       X5, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X5, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x19, X12
+	MOVO       X5, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X0
+	PADDL      X14, X0
 	PADDL      X10, X0
 	PADDL      X0, X4
 	MOVO       X1, X9
@@ -14634,71 +14967,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLL      $0x02, X10
+	MOVO       X1, X11
+	PSLLL      $0x0a, X11
 	MOVO       X1, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X1, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x16, X12
+	MOVO       X1, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X0
 	PADDL      X10, X0
-	MOVO       144(DI), X13
-	MOVO       X13, X10
+	MOVO       144(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      128(DI), X10
-	MOVO       96(DI), X13
+	MOVO       96(DI), X14
 	PADDL      16(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 128(DI)
 	PADDL      X10, X7
 	PADDL      640(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLL      $0x06, X10
+	MOVO       X4, X11
+	PSLLL      $0x07, X11
 	MOVO       X4, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X4, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x19, X12
+	MOVO       X4, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X7
+	PADDL      X14, X7
 	PADDL      X10, X7
 	PADDL      X7, X3
 	MOVO       X0, X8
@@ -14707,71 +15050,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLL      $0x02, X10
+	MOVO       X0, X11
+	PSLLL      $0x0a, X11
 	MOVO       X0, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X0, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x16, X12
+	MOVO       X0, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X7
 	PADDL      X10, X7
-	MOVO       160(DI), X13
-	MOVO       X13, X10
+	MOVO       160(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      144(DI), X10
-	MOVO       112(DI), X13
+	MOVO       112(DI), X14
 	PADDL      32(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 144(DI)
 	PADDL      X10, X6
 	PADDL      656(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLL      $0x06, X10
+	MOVO       X3, X11
+	PSLLL      $0x07, X11
 	MOVO       X3, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X3, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x19, X12
+	MOVO       X3, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X6
+	PADDL      X14, X6
 	PADDL      X10, X6
 	PADDL      X6, X2
 	MOVO       X7, X9
@@ -14780,71 +15133,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLL      $0x02, X10
+	MOVO       X7, X11
+	PSLLL      $0x0a, X11
 	MOVO       X7, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X7, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x16, X12
+	MOVO       X7, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X6
 	PADDL      X10, X6
-	MOVO       176(DI), X13
-	MOVO       X13, X10
+	MOVO       176(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      160(DI), X10
-	MOVO       128(DI), X13
+	MOVO       128(DI), X14
 	PADDL      48(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 160(DI)
 	PADDL      X10, X5
 	PADDL      672(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLL      $0x06, X10
+	MOVO       X2, X11
+	PSLLL      $0x07, X11
 	MOVO       X2, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X2, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x19, X12
+	MOVO       X2, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X5
+	PADDL      X14, X5
 	PADDL      X10, X5
 	PADDL      X5, X1
 	MOVO       X6, X8
@@ -14853,71 +15216,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLL      $0x02, X10
+	MOVO       X6, X11
+	PSLLL      $0x0a, X11
 	MOVO       X6, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X6, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x16, X12
+	MOVO       X6, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X5
 	PADDL      X10, X5
-	MOVO       192(DI), X13
-	MOVO       X13, X10
+	MOVO       192(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      176(DI), X10
-	MOVO       144(DI), X13
+	MOVO       144(DI), X14
 	PADDL      64(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 176(DI)
 	PADDL      X10, X4
 	PADDL      688(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLL      $0x06, X10
+	MOVO       X1, X11
+	PSLLL      $0x07, X11
 	MOVO       X1, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X1, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x19, X12
+	MOVO       X1, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X4
+	PADDL      X14, X4
 	PADDL      X10, X4
 	PADDL      X4, X0
 	MOVO       X5, X9
@@ -14926,71 +15299,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLL      $0x02, X10
+	MOVO       X5, X11
+	PSLLL      $0x0a, X11
 	MOVO       X5, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X5, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x16, X12
+	MOVO       X5, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X4
 	PADDL      X10, X4
-	MOVO       208(DI), X13
-	MOVO       X13, X10
+	MOVO       208(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      192(DI), X10
-	MOVO       160(DI), X13
+	MOVO       160(DI), X14
 	PADDL      80(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 192(DI)
 	PADDL      X10, X3
 	PADDL      704(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLL      $0x06, X10
+	MOVO       X0, X11
+	PSLLL      $0x07, X11
 	MOVO       X0, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X0, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x19, X12
+	MOVO       X0, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X3
+	PADDL      X14, X3
 	PADDL      X10, X3
 	PADDL      X3, X7
 	MOVO       X4, X8
@@ -14999,71 +15382,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLL      $0x02, X10
+	MOVO       X4, X11
+	PSLLL      $0x0a, X11
 	MOVO       X4, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X4, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x16, X12
+	MOVO       X4, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X3
 	PADDL      X10, X3
-	MOVO       224(DI), X13
-	MOVO       X13, X10
+	MOVO       224(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      208(DI), X10
-	MOVO       176(DI), X13
+	MOVO       176(DI), X14
 	PADDL      96(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 208(DI)
 	PADDL      X10, X2
 	PADDL      720(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLL      $0x06, X10
+	MOVO       X7, X11
+	PSLLL      $0x07, X11
 	MOVO       X7, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X7, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x19, X12
+	MOVO       X7, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X2
+	PADDL      X14, X2
 	PADDL      X10, X2
 	PADDL      X2, X6
 	MOVO       X3, X9
@@ -15072,71 +15465,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLL      $0x02, X10
+	MOVO       X3, X11
+	PSLLL      $0x0a, X11
 	MOVO       X3, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X3, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x16, X12
+	MOVO       X3, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X2
 	PADDL      X10, X2
-	MOVO       240(DI), X13
-	MOVO       X13, X10
+	MOVO       240(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      224(DI), X10
-	MOVO       192(DI), X13
+	MOVO       192(DI), X14
 	PADDL      112(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 224(DI)
 	PADDL      X10, X1
 	PADDL      736(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLL      $0x06, X10
+	MOVO       X6, X11
+	PSLLL      $0x07, X11
 	MOVO       X6, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X6, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x19, X12
+	MOVO       X6, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X1
+	PADDL      X14, X1
 	PADDL      X10, X1
 	PADDL      X1, X5
 	MOVO       X2, X8
@@ -15145,71 +15548,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLL      $0x02, X10
+	MOVO       X2, X11
+	PSLLL      $0x0a, X11
 	MOVO       X2, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X2, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x16, X12
+	MOVO       X2, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X1
 	PADDL      X10, X1
-	MOVO       (DI), X13
-	MOVO       X13, X10
+	MOVO       (DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      240(DI), X10
-	MOVO       208(DI), X13
+	MOVO       208(DI), X14
 	PADDL      128(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 240(DI)
 	PADDL      X10, X0
 	PADDL      752(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLL      $0x06, X10
+	MOVO       X5, X11
+	PSLLL      $0x07, X11
 	MOVO       X5, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X5, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x19, X12
+	MOVO       X5, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X0
+	PADDL      X14, X0
 	PADDL      X10, X0
 	PADDL      X0, X4
 	MOVO       X1, X9
@@ -15218,71 +15631,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLL      $0x02, X10
+	MOVO       X1, X11
+	PSLLL      $0x0a, X11
 	MOVO       X1, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X1, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x16, X12
+	MOVO       X1, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X0
 	PADDL      X10, X0
-	MOVO       16(DI), X13
-	MOVO       X13, X10
+	MOVO       16(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      (DI), X10
-	MOVO       224(DI), X13
+	MOVO       224(DI), X14
 	PADDL      144(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, (DI)
 	PADDL      X10, X7
 	PADDL      768(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLL      $0x06, X10
+	MOVO       X4, X11
+	PSLLL      $0x07, X11
 	MOVO       X4, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X4, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x19, X12
+	MOVO       X4, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X7
+	PADDL      X14, X7
 	PADDL      X10, X7
 	PADDL      X7, X3
 	MOVO       X0, X8
@@ -15291,71 +15714,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLL      $0x02, X10
+	MOVO       X0, X11
+	PSLLL      $0x0a, X11
 	MOVO       X0, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X0, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x16, X12
+	MOVO       X0, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X7
 	PADDL      X10, X7
-	MOVO       32(DI), X13
-	MOVO       X13, X10
+	MOVO       32(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      16(DI), X10
-	MOVO       240(DI), X13
+	MOVO       240(DI), X14
 	PADDL      160(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 16(DI)
 	PADDL      X10, X6
 	PADDL      784(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLL      $0x06, X10
+	MOVO       X3, X11
+	PSLLL      $0x07, X11
 	MOVO       X3, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X3, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x19, X12
+	MOVO       X3, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X6
+	PADDL      X14, X6
 	PADDL      X10, X6
 	PADDL      X6, X2
 	MOVO       X7, X9
@@ -15364,71 +15797,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLL      $0x02, X10
+	MOVO       X7, X11
+	PSLLL      $0x0a, X11
 	MOVO       X7, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X7, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x16, X12
+	MOVO       X7, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X6
 	PADDL      X10, X6
-	MOVO       48(DI), X13
-	MOVO       X13, X10
+	MOVO       48(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      32(DI), X10
-	MOVO       (DI), X13
+	MOVO       (DI), X14
 	PADDL      176(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 32(DI)
 	PADDL      X10, X5
 	PADDL      800(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLL      $0x06, X10
+	MOVO       X2, X11
+	PSLLL      $0x07, X11
 	MOVO       X2, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X2, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x19, X12
+	MOVO       X2, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X5
+	PADDL      X14, X5
 	PADDL      X10, X5
 	PADDL      X5, X1
 	MOVO       X6, X8
@@ -15437,71 +15880,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLL      $0x02, X10
+	MOVO       X6, X11
+	PSLLL      $0x0a, X11
 	MOVO       X6, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X6, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x16, X12
+	MOVO       X6, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X5
 	PADDL      X10, X5
-	MOVO       64(DI), X13
-	MOVO       X13, X10
+	MOVO       64(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      48(DI), X10
-	MOVO       16(DI), X13
+	MOVO       16(DI), X14
 	PADDL      192(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 48(DI)
 	PADDL      X10, X4
 	PADDL      816(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLL      $0x06, X10
+	MOVO       X1, X11
+	PSLLL      $0x07, X11
 	MOVO       X1, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X1, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x19, X12
+	MOVO       X1, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X4
+	PADDL      X14, X4
 	PADDL      X10, X4
 	PADDL      X4, X0
 	MOVO       X5, X9
@@ -15510,71 +15963,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLL      $0x02, X10
+	MOVO       X5, X11
+	PSLLL      $0x0a, X11
 	MOVO       X5, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X5, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x16, X12
+	MOVO       X5, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X4
 	PADDL      X10, X4
-	MOVO       80(DI), X13
-	MOVO       X13, X10
+	MOVO       80(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      64(DI), X10
-	MOVO       32(DI), X13
+	MOVO       32(DI), X14
 	PADDL      208(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 64(DI)
 	PADDL      X10, X3
 	PADDL      832(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLL      $0x06, X10
+	MOVO       X0, X11
+	PSLLL      $0x07, X11
 	MOVO       X0, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X0, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x19, X12
+	MOVO       X0, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X3
+	PADDL      X14, X3
 	PADDL      X10, X3
 	PADDL      X3, X7
 	MOVO       X4, X8
@@ -15583,71 +16046,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLL      $0x02, X10
+	MOVO       X4, X11
+	PSLLL      $0x0a, X11
 	MOVO       X4, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X4, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x16, X12
+	MOVO       X4, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X3
 	PADDL      X10, X3
-	MOVO       96(DI), X13
-	MOVO       X13, X10
+	MOVO       96(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      80(DI), X10
-	MOVO       48(DI), X13
+	MOVO       48(DI), X14
 	PADDL      224(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 80(DI)
 	PADDL      X10, X2
 	PADDL      848(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLL      $0x06, X10
+	MOVO       X7, X11
+	PSLLL      $0x07, X11
 	MOVO       X7, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X7, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x19, X12
+	MOVO       X7, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X2
+	PADDL      X14, X2
 	PADDL      X10, X2
 	PADDL      X2, X6
 	MOVO       X3, X9
@@ -15656,71 +16129,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLL      $0x02, X10
+	MOVO       X3, X11
+	PSLLL      $0x0a, X11
 	MOVO       X3, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X3, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x16, X12
+	MOVO       X3, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X2
 	PADDL      X10, X2
-	MOVO       112(DI), X13
-	MOVO       X13, X10
+	MOVO       112(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      96(DI), X10
-	MOVO       64(DI), X13
+	MOVO       64(DI), X14
 	PADDL      240(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 96(DI)
 	PADDL      X10, X1
 	PADDL      864(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLL      $0x06, X10
+	MOVO       X6, X11
+	PSLLL      $0x07, X11
 	MOVO       X6, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X6, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x19, X12
+	MOVO       X6, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X1
+	PADDL      X14, X1
 	PADDL      X10, X1
 	PADDL      X1, X5
 	MOVO       X2, X8
@@ -15729,71 +16212,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLL      $0x02, X10
+	MOVO       X2, X11
+	PSLLL      $0x0a, X11
 	MOVO       X2, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X2, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x16, X12
+	MOVO       X2, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X1
 	PADDL      X10, X1
-	MOVO       128(DI), X13
-	MOVO       X13, X10
+	MOVO       128(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      112(DI), X10
-	MOVO       80(DI), X13
+	MOVO       80(DI), X14
 	PADDL      (DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 112(DI)
 	PADDL      X10, X0
 	PADDL      880(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLL      $0x06, X10
+	MOVO       X5, X11
+	PSLLL      $0x07, X11
 	MOVO       X5, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X5, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x19, X12
+	MOVO       X5, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X0
+	PADDL      X14, X0
 	PADDL      X10, X0
 	PADDL      X0, X4
 	MOVO       X1, X9
@@ -15802,71 +16295,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLL      $0x02, X10
+	MOVO       X1, X11
+	PSLLL      $0x0a, X11
 	MOVO       X1, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X1, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x16, X12
+	MOVO       X1, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X0
 	PADDL      X10, X0
-	MOVO       144(DI), X13
-	MOVO       X13, X10
+	MOVO       144(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      128(DI), X10
-	MOVO       96(DI), X13
+	MOVO       96(DI), X14
 	PADDL      16(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 128(DI)
 	PADDL      X10, X7
 	PADDL      896(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLL      $0x06, X10
+	MOVO       X4, X11
+	PSLLL      $0x07, X11
 	MOVO       X4, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X4, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x19, X12
+	MOVO       X4, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X7
+	PADDL      X14, X7
 	PADDL      X10, X7
 	PADDL      X7, X3
 	MOVO       X0, X8
@@ -15875,71 +16378,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLL      $0x02, X10
+	MOVO       X0, X11
+	PSLLL      $0x0a, X11
 	MOVO       X0, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X0, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x16, X12
+	MOVO       X0, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X7
 	PADDL      X10, X7
-	MOVO       160(DI), X13
-	MOVO       X13, X10
+	MOVO       160(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      144(DI), X10
-	MOVO       112(DI), X13
+	MOVO       112(DI), X14
 	PADDL      32(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 144(DI)
 	PADDL      X10, X6
 	PADDL      912(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLL      $0x06, X10
+	MOVO       X3, X11
+	PSLLL      $0x07, X11
 	MOVO       X3, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X3, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x19, X12
+	MOVO       X3, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X6
+	PADDL      X14, X6
 	PADDL      X10, X6
 	PADDL      X6, X2
 	MOVO       X7, X9
@@ -15948,71 +16461,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLL      $0x02, X10
+	MOVO       X7, X11
+	PSLLL      $0x0a, X11
 	MOVO       X7, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X7, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x16, X12
+	MOVO       X7, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X6
 	PADDL      X10, X6
-	MOVO       176(DI), X13
-	MOVO       X13, X10
+	MOVO       176(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      160(DI), X10
-	MOVO       128(DI), X13
+	MOVO       128(DI), X14
 	PADDL      48(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 160(DI)
 	PADDL      X10, X5
 	PADDL      928(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLL      $0x06, X10
+	MOVO       X2, X11
+	PSLLL      $0x07, X11
 	MOVO       X2, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X2, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x19, X12
+	MOVO       X2, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X5
+	PADDL      X14, X5
 	PADDL      X10, X5
 	PADDL      X5, X1
 	MOVO       X6, X8
@@ -16021,71 +16544,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLL      $0x02, X10
+	MOVO       X6, X11
+	PSLLL      $0x0a, X11
 	MOVO       X6, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X6, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x16, X12
+	MOVO       X6, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X5
 	PADDL      X10, X5
-	MOVO       192(DI), X13
-	MOVO       X13, X10
+	MOVO       192(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      176(DI), X10
-	MOVO       144(DI), X13
+	MOVO       144(DI), X14
 	PADDL      64(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 176(DI)
 	PADDL      X10, X4
 	PADDL      944(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLL      $0x06, X10
+	MOVO       X1, X11
+	PSLLL      $0x07, X11
 	MOVO       X1, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X1, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x19, X12
+	MOVO       X1, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X4
+	PADDL      X14, X4
 	PADDL      X10, X4
 	PADDL      X4, X0
 	MOVO       X5, X9
@@ -16094,71 +16627,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLL      $0x02, X10
+	MOVO       X5, X11
+	PSLLL      $0x0a, X11
 	MOVO       X5, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X5, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x16, X12
+	MOVO       X5, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X4
 	PADDL      X10, X4
-	MOVO       208(DI), X13
-	MOVO       X13, X10
+	MOVO       208(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      192(DI), X10
-	MOVO       160(DI), X13
+	MOVO       160(DI), X14
 	PADDL      80(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	MOVO       X10, 192(DI)
 	PADDL      X10, X3
 	PADDL      960(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLL      $0x06, X10
+	MOVO       X0, X11
+	PSLLL      $0x07, X11
 	MOVO       X0, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X0, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLL      $0x19, X12
+	MOVO       X0, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X3
+	PADDL      X14, X3
 	PADDL      X10, X3
 	PADDL      X3, X7
 	MOVO       X4, X8
@@ -16167,71 +16710,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLL      $0x02, X10
+	MOVO       X4, X11
+	PSLLL      $0x0a, X11
 	MOVO       X4, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X4, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLL      $0x16, X12
+	MOVO       X4, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X3
 	PADDL      X10, X3
-	MOVO       224(DI), X13
-	MOVO       X13, X10
+	MOVO       224(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      208(DI), X10
-	MOVO       176(DI), X13
+	MOVO       176(DI), X14
 	PADDL      96(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	MOVO       X10, 208(DI)
 	PADDL      X10, X2
 	PADDL      976(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLL      $0x06, X10
+	MOVO       X7, X11
+	PSLLL      $0x07, X11
 	MOVO       X7, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X7, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLL      $0x19, X12
+	MOVO       X7, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X2
+	PADDL      X14, X2
 	PADDL      X10, X2
 	PADDL      X2, X6
 	MOVO       X3, X9
@@ -16240,70 +16793,80 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLL      $0x02, X10
+	MOVO       X3, X11
+	PSLLL      $0x0a, X11
 	MOVO       X3, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X3, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLL      $0x16, X12
+	MOVO       X3, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X2
 	PADDL      X10, X2
-	MOVO       240(DI), X13
-	MOVO       X13, X10
+	MOVO       240(DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      224(DI), X10
-	MOVO       192(DI), X13
+	MOVO       192(DI), X14
 	PADDL      112(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLL      $0x0a, X8
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X8, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X8
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDL      X8, X10
 	PADDL      X10, X1
 	PADDL      992(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLL      $0x06, X10
+	MOVO       X6, X11
+	PSLLL      $0x07, X11
 	MOVO       X6, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X6, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLL      $0x19, X12
+	MOVO       X6, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X1
+	PADDL      X14, X1
 	PADDL      X10, X1
 	PADDL      X1, X5
 	MOVO       X2, X8
@@ -16312,70 +16875,80 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLL      $0x02, X10
+	MOVO       X2, X11
+	PSLLL      $0x0a, X11
 	MOVO       X2, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X2, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLL      $0x16, X12
+	MOVO       X2, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X9, X1
 	PADDL      X10, X1
-	MOVO       (DI), X13
-	MOVO       X13, X10
+	MOVO       (DI), X14
+	MOVO       X14, X10
 	PSRLL      $0x03, X10
-	MOVO       X13, X12
-	PSLLL      $0x0e, X12
-	MOVO       X10, X11
-	PSRLL      $0x04, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLL      $0x0e, X11
+	MOVO       X14, X12
+	PSRLL      $0x07, X12
+	MOVO       X14, X13
+	PSLLL      $0x19, X13
 	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PSRLL      $0x0b, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x12, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDL      240(DI), X10
-	MOVO       208(DI), X13
+	MOVO       208(DI), X14
 	PADDL      128(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLL      $0x0a, X9
-	MOVO       X13, X12
-	PSLLL      $0x0d, X12
-	MOVO       X9, X11
-	PSRLL      $0x07, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLL      $0x0d, X11
+	MOVO       X14, X12
+	PSRLL      $0x11, X12
+	MOVO       X14, X13
+	PSLLL      $0x0f, X13
 	PXOR       X12, X9
-	PSLLL      $0x02, X12
-	PSRLL      $0x02, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLL      $0x13, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDL      X9, X10
 	PADDL      X10, X0
 	PADDL      1008(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLL      $0x06, X10
+	MOVO       X5, X11
+	PSLLL      $0x07, X11
 	MOVO       X5, X12
-	PSLLL      $0x07, X12
-	MOVO       X10, X11
-	PSRLL      $0x05, X11
+	PSRLL      $0x0b, X12
+	MOVO       X5, X13
+	PSLLL      $0x15, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLL      $0x19, X12
+	MOVO       X5, X13
+	PSLLL      $0x1a, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0e, X12
-	PSRLL      $0x0e, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x05, X12
-	PXOR       X12, X10
-	PADDL      X13, X0
+	PADDL      X14, X0
 	PADDL      X10, X0
 	PADDL      X0, X4
 	MOVO       X1, X9
@@ -16384,18 +16957,21 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLL      $0x02, X10
+	MOVO       X1, X11
+	PSLLL      $0x0a, X11
 	MOVO       X1, X12
-	PSLLL      $0x0a, X12
-	MOVO       X10, X11
-	PSRLL      $0x0b, X11
+	PSRLL      $0x0d, X12
+	MOVO       X1, X13
+	PSLLL      $0x13, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLL      $0x16, X12
+	MOVO       X1, X13
+	PSLLL      $0x1e, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x09, X12
-	PSRLL      $0x09, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLL      $0x0b, X12
-	PXOR       X12, X10
 	PADDL      X8, X0
 	PADDL      X10, X0
 	PADDL      (AX), X0
@@ -16864,25 +17440,28 @@ block:
 	PXOR       X2, X9
 	PADDQ      (DI), X7
 	PADDQ      (R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X4, X11
+	PSLLQ      $0x17, X11
 	MOVO       X4, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X4, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x29, X12
+	MOVO       X4, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X7
+	PADDQ      X14, X7
 	PADDQ      X10, X7
 	PADDQ      X7, X3
 	MOVO       X0, X8
@@ -16891,41 +17470,47 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X0, X11
+	PSLLQ      $0x19, X11
 	MOVO       X0, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X0, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x27, X12
+	MOVO       X0, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X7
 	PADDQ      X10, X7
 	PADDQ      16(DI), X6
 	PADDQ      16(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X3, X11
+	PSLLQ      $0x17, X11
 	MOVO       X3, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X3, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x29, X12
+	MOVO       X3, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X6
+	PADDQ      X14, X6
 	PADDQ      X10, X6
 	PADDQ      X6, X2
 	MOVO       X7, X9
@@ -16934,41 +17519,47 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X7, X11
+	PSLLQ      $0x19, X11
 	MOVO       X7, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X7, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x27, X12
+	MOVO       X7, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X6
 	PADDQ      X10, X6
 	PADDQ      32(DI), X5
 	PADDQ      32(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X2, X11
+	PSLLQ      $0x17, X11
 	MOVO       X2, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X2, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x29, X12
+	MOVO       X2, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X5
+	PADDQ      X14, X5
 	PADDQ      X10, X5
 	PADDQ      X5, X1
 	MOVO       X6, X8
@@ -16977,41 +17568,47 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X6, X11
+	PSLLQ      $0x19, X11
 	MOVO       X6, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X6, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x27, X12
+	MOVO       X6, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X5
 	PADDQ      X10, X5
 	PADDQ      48(DI), X4
 	PADDQ      48(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X1, X11
+	PSLLQ      $0x17, X11
 	MOVO       X1, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X1, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x29, X12
+	MOVO       X1, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X4
+	PADDQ      X14, X4
 	PADDQ      X10, X4
 	PADDQ      X4, X0
 	MOVO       X5, X9
@@ -17020,41 +17617,47 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X5, X11
+	PSLLQ      $0x19, X11
 	MOVO       X5, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X5, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x27, X12
+	MOVO       X5, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X4
 	PADDQ      X10, X4
 	PADDQ      64(DI), X3
 	PADDQ      64(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X0, X11
+	PSLLQ      $0x17, X11
 	MOVO       X0, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X0, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x29, X12
+	MOVO       X0, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X3
+	PADDQ      X14, X3
 	PADDQ      X10, X3
 	PADDQ      X3, X7
 	MOVO       X4, X8
@@ -17063,41 +17666,47 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X4, X11
+	PSLLQ      $0x19, X11
 	MOVO       X4, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X4, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x27, X12
+	MOVO       X4, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X3
 	PADDQ      X10, X3
 	PADDQ      80(DI), X2
 	PADDQ      80(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X7, X11
+	PSLLQ      $0x17, X11
 	MOVO       X7, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X7, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x29, X12
+	MOVO       X7, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X2
+	PADDQ      X14, X2
 	PADDQ      X10, X2
 	PADDQ      X2, X6
 	MOVO       X3, X9
@@ -17106,41 +17715,47 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X3, X11
+	PSLLQ      $0x19, X11
 	MOVO       X3, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X3, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x27, X12
+	MOVO       X3, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X2
 	PADDQ      X10, X2
 	PADDQ      96(DI), X1
 	PADDQ      96(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X6, X11
+	PSLLQ      $0x17, X11
 	MOVO       X6, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X6, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x29, X12
+	MOVO       X6, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X1
+	PADDQ      X14, X1
 	PADDQ      X10, X1
 	PADDQ      X1, X5
 	MOVO       X2, X8
@@ -17149,41 +17764,47 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X2, X11
+	PSLLQ      $0x19, X11
 	MOVO       X2, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X2, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x27, X12
+	MOVO       X2, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X1
 	PADDQ      X10, X1
 	PADDQ      112(DI), X0
 	PADDQ      112(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X5, X11
+	PSLLQ      $0x17, X11
 	MOVO       X5, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X5, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x29, X12
+	MOVO       X5, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X0
+	PADDQ      X14, X0
 	PADDQ      X10, X0
 	PADDQ      X0, X4
 	MOVO       X1, X9
@@ -17192,41 +17813,47 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X1, X11
+	PSLLQ      $0x19, X11
 	MOVO       X1, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X1, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x27, X12
+	MOVO       X1, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X0
 	PADDQ      X10, X0
 	PADDQ      128(DI), X7
 	PADDQ      128(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X4, X11
+	PSLLQ      $0x17, X11
 	MOVO       X4, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X4, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x29, X12
+	MOVO       X4, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X7
+	PADDQ      X14, X7
 	PADDQ      X10, X7
 	PADDQ      X7, X3
 	MOVO       X0, X8
@@ -17235,41 +17862,47 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X0, X11
+	PSLLQ      $0x19, X11
 	MOVO       X0, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X0, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x27, X12
+	MOVO       X0, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X7
 	PADDQ      X10, X7
 	PADDQ      144(DI), X6
 	PADDQ      144(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X3, X11
+	PSLLQ      $0x17, X11
 	MOVO       X3, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X3, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x29, X12
+	MOVO       X3, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X6
+	PADDQ      X14, X6
 	PADDQ      X10, X6
 	PADDQ      X6, X2
 	MOVO       X7, X9
@@ -17278,41 +17911,47 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X7, X11
+	PSLLQ      $0x19, X11
 	MOVO       X7, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X7, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x27, X12
+	MOVO       X7, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X6
 	PADDQ      X10, X6
 	PADDQ      160(DI), X5
 	PADDQ      160(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X2, X11
+	PSLLQ      $0x17, X11
 	MOVO       X2, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X2, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x29, X12
+	MOVO       X2, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X5
+	PADDQ      X14, X5
 	PADDQ      X10, X5
 	PADDQ      X5, X1
 	MOVO       X6, X8
@@ -17321,41 +17960,47 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X6, X11
+	PSLLQ      $0x19, X11
 	MOVO       X6, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X6, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x27, X12
+	MOVO       X6, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X5
 	PADDQ      X10, X5
 	PADDQ      176(DI), X4
 	PADDQ      176(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X1, X11
+	PSLLQ      $0x17, X11
 	MOVO       X1, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X1, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x29, X12
+	MOVO       X1, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X4
+	PADDQ      X14, X4
 	PADDQ      X10, X4
 	PADDQ      X4, X0
 	MOVO       X5, X9
@@ -17364,41 +18009,47 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X5, X11
+	PSLLQ      $0x19, X11
 	MOVO       X5, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X5, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x27, X12
+	MOVO       X5, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X4
 	PADDQ      X10, X4
 	PADDQ      192(DI), X3
 	PADDQ      192(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X0, X11
+	PSLLQ      $0x17, X11
 	MOVO       X0, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X0, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x29, X12
+	MOVO       X0, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X3
+	PADDQ      X14, X3
 	PADDQ      X10, X3
 	PADDQ      X3, X7
 	MOVO       X4, X8
@@ -17407,41 +18058,47 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X4, X11
+	PSLLQ      $0x19, X11
 	MOVO       X4, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X4, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x27, X12
+	MOVO       X4, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X3
 	PADDQ      X10, X3
 	PADDQ      208(DI), X2
 	PADDQ      208(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X7, X11
+	PSLLQ      $0x17, X11
 	MOVO       X7, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X7, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x29, X12
+	MOVO       X7, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X2
+	PADDQ      X14, X2
 	PADDQ      X10, X2
 	PADDQ      X2, X6
 	MOVO       X3, X9
@@ -17450,41 +18107,47 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X3, X11
+	PSLLQ      $0x19, X11
 	MOVO       X3, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X3, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x27, X12
+	MOVO       X3, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X2
 	PADDQ      X10, X2
 	PADDQ      224(DI), X1
 	PADDQ      224(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X6, X11
+	PSLLQ      $0x17, X11
 	MOVO       X6, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X6, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x29, X12
+	MOVO       X6, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X1
+	PADDQ      X14, X1
 	PADDQ      X10, X1
 	PADDQ      X1, X5
 	MOVO       X2, X8
@@ -17493,41 +18156,47 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X2, X11
+	PSLLQ      $0x19, X11
 	MOVO       X2, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X2, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x27, X12
+	MOVO       X2, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X1
 	PADDQ      X10, X1
 	PADDQ      240(DI), X0
 	PADDQ      240(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X5, X11
+	PSLLQ      $0x17, X11
 	MOVO       X5, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X5, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x29, X12
+	MOVO       X5, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X0
+	PADDQ      X14, X0
 	PADDQ      X10, X0
 	PADDQ      X0, X4
 	MOVO       X1, X9
@@ -17536,71 +18205,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X1, X11
+	PSLLQ      $0x19, X11
 	MOVO       X1, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X1, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x27, X12
+	MOVO       X1, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X0
 	PADDQ      X10, X0
-	MOVO       16(DI), X13
-	MOVO       X13, X10
+	MOVO       16(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      (DI), X10
-	MOVO       224(DI), X13
+	MOVO       224(DI), X14
 	PADDQ      144(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, (DI)
 	PADDQ      X10, X7
 	PADDQ      256(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X4, X11
+	PSLLQ      $0x17, X11
 	MOVO       X4, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X4, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x29, X12
+	MOVO       X4, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X7
+	PADDQ      X14, X7
 	PADDQ      X10, X7
 	PADDQ      X7, X3
 	MOVO       X0, X8
@@ -17609,71 +18288,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X0, X11
+	PSLLQ      $0x19, X11
 	MOVO       X0, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X0, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x27, X12
+	MOVO       X0, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X7
 	PADDQ      X10, X7
-	MOVO       32(DI), X13
-	MOVO       X13, X10
+	MOVO       32(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      16(DI), X10
-	MOVO       240(DI), X13
+	MOVO       240(DI), X14
 	PADDQ      160(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 16(DI)
 	PADDQ      X10, X6
 	PADDQ      272(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X3, X11
+	PSLLQ      $0x17, X11
 	MOVO       X3, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X3, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x29, X12
+	MOVO       X3, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X6
+	PADDQ      X14, X6
 	PADDQ      X10, X6
 	PADDQ      X6, X2
 	MOVO       X7, X9
@@ -17682,71 +18371,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X7, X11
+	PSLLQ      $0x19, X11
 	MOVO       X7, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X7, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x27, X12
+	MOVO       X7, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X6
 	PADDQ      X10, X6
-	MOVO       48(DI), X13
-	MOVO       X13, X10
+	MOVO       48(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      32(DI), X10
-	MOVO       (DI), X13
+	MOVO       (DI), X14
 	PADDQ      176(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 32(DI)
 	PADDQ      X10, X5
 	PADDQ      288(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X2, X11
+	PSLLQ      $0x17, X11
 	MOVO       X2, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X2, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x29, X12
+	MOVO       X2, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X5
+	PADDQ      X14, X5
 	PADDQ      X10, X5
 	PADDQ      X5, X1
 	MOVO       X6, X8
@@ -17755,71 +18454,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X6, X11
+	PSLLQ      $0x19, X11
 	MOVO       X6, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X6, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x27, X12
+	MOVO       X6, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X5
 	PADDQ      X10, X5
-	MOVO       64(DI), X13
-	MOVO       X13, X10
+	MOVO       64(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      48(DI), X10
-	MOVO       16(DI), X13
+	MOVO       16(DI), X14
 	PADDQ      192(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 48(DI)
 	PADDQ      X10, X4
 	PADDQ      304(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X1, X11
+	PSLLQ      $0x17, X11
 	MOVO       X1, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X1, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x29, X12
+	MOVO       X1, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X4
+	PADDQ      X14, X4
 	PADDQ      X10, X4
 	PADDQ      X4, X0
 	MOVO       X5, X9
@@ -17828,71 +18537,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X5, X11
+	PSLLQ      $0x19, X11
 	MOVO       X5, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X5, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x27, X12
+	MOVO       X5, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X4
 	PADDQ      X10, X4
-	MOVO       80(DI), X13
-	MOVO       X13, X10
+	MOVO       80(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      64(DI), X10
-	MOVO       32(DI), X13
+	MOVO       32(DI), X14
 	PADDQ      208(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 64(DI)
 	PADDQ      X10, X3
 	PADDQ      320(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X0, X11
+	PSLLQ      $0x17, X11
 	MOVO       X0, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X0, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x29, X12
+	MOVO       X0, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X3
+	PADDQ      X14, X3
 	PADDQ      X10, X3
 	PADDQ      X3, X7
 	MOVO       X4, X8
@@ -17901,71 +18620,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X4, X11
+	PSLLQ      $0x19, X11
 	MOVO       X4, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X4, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x27, X12
+	MOVO       X4, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X3
 	PADDQ      X10, X3
-	MOVO       96(DI), X13
-	MOVO       X13, X10
+	MOVO       96(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      80(DI), X10
-	MOVO       48(DI), X13
+	MOVO       48(DI), X14
 	PADDQ      224(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 80(DI)
 	PADDQ      X10, X2
 	PADDQ      336(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X7, X11
+	PSLLQ      $0x17, X11
 	MOVO       X7, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X7, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x29, X12
+	MOVO       X7, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X2
+	PADDQ      X14, X2
 	PADDQ      X10, X2
 	PADDQ      X2, X6
 	MOVO       X3, X9
@@ -17974,71 +18703,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X3, X11
+	PSLLQ      $0x19, X11
 	MOVO       X3, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X3, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x27, X12
+	MOVO       X3, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X2
 	PADDQ      X10, X2
-	MOVO       112(DI), X13
-	MOVO       X13, X10
+	MOVO       112(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      96(DI), X10
-	MOVO       64(DI), X13
+	MOVO       64(DI), X14
 	PADDQ      240(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 96(DI)
 	PADDQ      X10, X1
 	PADDQ      352(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X6, X11
+	PSLLQ      $0x17, X11
 	MOVO       X6, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X6, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x29, X12
+	MOVO       X6, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X1
+	PADDQ      X14, X1
 	PADDQ      X10, X1
 	PADDQ      X1, X5
 	MOVO       X2, X8
@@ -18047,71 +18786,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X2, X11
+	PSLLQ      $0x19, X11
 	MOVO       X2, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X2, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x27, X12
+	MOVO       X2, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X1
 	PADDQ      X10, X1
-	MOVO       128(DI), X13
-	MOVO       X13, X10
+	MOVO       128(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      112(DI), X10
-	MOVO       80(DI), X13
+	MOVO       80(DI), X14
 	PADDQ      (DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 112(DI)
 	PADDQ      X10, X0
 	PADDQ      368(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X5, X11
+	PSLLQ      $0x17, X11
 	MOVO       X5, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X5, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x29, X12
+	MOVO       X5, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X0
+	PADDQ      X14, X0
 	PADDQ      X10, X0
 	PADDQ      X0, X4
 	MOVO       X1, X9
@@ -18120,71 +18869,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X1, X11
+	PSLLQ      $0x19, X11
 	MOVO       X1, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X1, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x27, X12
+	MOVO       X1, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X0
 	PADDQ      X10, X0
-	MOVO       144(DI), X13
-	MOVO       X13, X10
+	MOVO       144(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      128(DI), X10
-	MOVO       96(DI), X13
+	MOVO       96(DI), X14
 	PADDQ      16(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 128(DI)
 	PADDQ      X10, X7
 	PADDQ      384(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X4, X11
+	PSLLQ      $0x17, X11
 	MOVO       X4, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X4, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x29, X12
+	MOVO       X4, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X7
+	PADDQ      X14, X7
 	PADDQ      X10, X7
 	PADDQ      X7, X3
 	MOVO       X0, X8
@@ -18193,71 +18952,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X0, X11
+	PSLLQ      $0x19, X11
 	MOVO       X0, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X0, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x27, X12
+	MOVO       X0, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X7
 	PADDQ      X10, X7
-	MOVO       160(DI), X13
-	MOVO       X13, X10
+	MOVO       160(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      144(DI), X10
-	MOVO       112(DI), X13
+	MOVO       112(DI), X14
 	PADDQ      32(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 144(DI)
 	PADDQ      X10, X6
 	PADDQ      400(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X3, X11
+	PSLLQ      $0x17, X11
 	MOVO       X3, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X3, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x29, X12
+	MOVO       X3, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X6
+	PADDQ      X14, X6
 	PADDQ      X10, X6
 	PADDQ      X6, X2
 	MOVO       X7, X9
@@ -18266,71 +19035,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X7, X11
+	PSLLQ      $0x19, X11
 	MOVO       X7, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X7, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x27, X12
+	MOVO       X7, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X6
 	PADDQ      X10, X6
-	MOVO       176(DI), X13
-	MOVO       X13, X10
+	MOVO       176(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      160(DI), X10
-	MOVO       128(DI), X13
+	MOVO       128(DI), X14
 	PADDQ      48(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 160(DI)
 	PADDQ      X10, X5
 	PADDQ      416(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X2, X11
+	PSLLQ      $0x17, X11
 	MOVO       X2, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X2, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x29, X12
+	MOVO       X2, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X5
+	PADDQ      X14, X5
 	PADDQ      X10, X5
 	PADDQ      X5, X1
 	MOVO       X6, X8
@@ -18339,71 +19118,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X6, X11
+	PSLLQ      $0x19, X11
 	MOVO       X6, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X6, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x27, X12
+	MOVO       X6, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X5
 	PADDQ      X10, X5
-	MOVO       192(DI), X13
-	MOVO       X13, X10
+	MOVO       192(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      176(DI), X10
-	MOVO       144(DI), X13
+	MOVO       144(DI), X14
 	PADDQ      64(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 176(DI)
 	PADDQ      X10, X4
 	PADDQ      432(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X1, X11
+	PSLLQ      $0x17, X11
 	MOVO       X1, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X1, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x29, X12
+	MOVO       X1, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X4
+	PADDQ      X14, X4
 	PADDQ      X10, X4
 	PADDQ      X4, X0
 	MOVO       X5, X9
@@ -18412,71 +19201,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X5, X11
+	PSLLQ      $0x19, X11
 	MOVO       X5, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X5, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x27, X12
+	MOVO       X5, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X4
 	PADDQ      X10, X4
-	MOVO       208(DI), X13
-	MOVO       X13, X10
+	MOVO       208(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      192(DI), X10
-	MOVO       160(DI), X13
+	MOVO       160(DI), X14
 	PADDQ      80(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 192(DI)
 	PADDQ      X10, X3
 	PADDQ      448(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X0, X11
+	PSLLQ      $0x17, X11
 	MOVO       X0, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X0, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x29, X12
+	MOVO       X0, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X3
+	PADDQ      X14, X3
 	PADDQ      X10, X3
 	PADDQ      X3, X7
 	MOVO       X4, X8
@@ -18485,71 +19284,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X4, X11
+	PSLLQ      $0x19, X11
 	MOVO       X4, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X4, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x27, X12
+	MOVO       X4, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X3
 	PADDQ      X10, X3
-	MOVO       224(DI), X13
-	MOVO       X13, X10
+	MOVO       224(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      208(DI), X10
-	MOVO       176(DI), X13
+	MOVO       176(DI), X14
 	PADDQ      96(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 208(DI)
 	PADDQ      X10, X2
 	PADDQ      464(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X7, X11
+	PSLLQ      $0x17, X11
 	MOVO       X7, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X7, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x29, X12
+	MOVO       X7, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X2
+	PADDQ      X14, X2
 	PADDQ      X10, X2
 	PADDQ      X2, X6
 	MOVO       X3, X9
@@ -18558,71 +19367,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X3, X11
+	PSLLQ      $0x19, X11
 	MOVO       X3, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X3, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x27, X12
+	MOVO       X3, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X2
 	PADDQ      X10, X2
-	MOVO       240(DI), X13
-	MOVO       X13, X10
+	MOVO       240(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      224(DI), X10
-	MOVO       192(DI), X13
+	MOVO       192(DI), X14
 	PADDQ      112(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 224(DI)
 	PADDQ      X10, X1
 	PADDQ      480(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X6, X11
+	PSLLQ      $0x17, X11
 	MOVO       X6, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X6, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x29, X12
+	MOVO       X6, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X1
+	PADDQ      X14, X1
 	PADDQ      X10, X1
 	PADDQ      X1, X5
 	MOVO       X2, X8
@@ -18631,71 +19450,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X2, X11
+	PSLLQ      $0x19, X11
 	MOVO       X2, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X2, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x27, X12
+	MOVO       X2, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X1
 	PADDQ      X10, X1
-	MOVO       (DI), X13
-	MOVO       X13, X10
+	MOVO       (DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      240(DI), X10
-	MOVO       208(DI), X13
+	MOVO       208(DI), X14
 	PADDQ      128(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 240(DI)
 	PADDQ      X10, X0
 	PADDQ      496(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X5, X11
+	PSLLQ      $0x17, X11
 	MOVO       X5, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X5, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x29, X12
+	MOVO       X5, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X0
+	PADDQ      X14, X0
 	PADDQ      X10, X0
 	PADDQ      X0, X4
 	MOVO       X1, X9
@@ -18704,71 +19533,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X1, X11
+	PSLLQ      $0x19, X11
 	MOVO       X1, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X1, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x27, X12
+	MOVO       X1, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X0
 	PADDQ      X10, X0
-	MOVO       16(DI), X13
-	MOVO       X13, X10
+	MOVO       16(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      (DI), X10
-	MOVO       224(DI), X13
+	MOVO       224(DI), X14
 	PADDQ      144(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, (DI)
 	PADDQ      X10, X7
 	PADDQ      512(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X4, X11
+	PSLLQ      $0x17, X11
 	MOVO       X4, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X4, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x29, X12
+	MOVO       X4, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X7
+	PADDQ      X14, X7
 	PADDQ      X10, X7
 	PADDQ      X7, X3
 	MOVO       X0, X8
@@ -18777,71 +19616,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X0, X11
+	PSLLQ      $0x19, X11
 	MOVO       X0, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X0, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x27, X12
+	MOVO       X0, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X7
 	PADDQ      X10, X7
-	MOVO       32(DI), X13
-	MOVO       X13, X10
+	MOVO       32(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      16(DI), X10
-	MOVO       240(DI), X13
+	MOVO       240(DI), X14
 	PADDQ      160(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 16(DI)
 	PADDQ      X10, X6
 	PADDQ      528(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X3, X11
+	PSLLQ      $0x17, X11
 	MOVO       X3, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X3, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x29, X12
+	MOVO       X3, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X6
+	PADDQ      X14, X6
 	PADDQ      X10, X6
 	PADDQ      X6, X2
 	MOVO       X7, X9
@@ -18850,71 +19699,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X7, X11
+	PSLLQ      $0x19, X11
 	MOVO       X7, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X7, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x27, X12
+	MOVO       X7, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X6
 	PADDQ      X10, X6
-	MOVO       48(DI), X13
-	MOVO       X13, X10
+	MOVO       48(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      32(DI), X10
-	MOVO       (DI), X13
+	MOVO       (DI), X14
 	PADDQ      176(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 32(DI)
 	PADDQ      X10, X5
 	PADDQ      544(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X2, X11
+	PSLLQ      $0x17, X11
 	MOVO       X2, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X2, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x29, X12
+	MOVO       X2, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X5
+	PADDQ      X14, X5
 	PADDQ      X10, X5
 	PADDQ      X5, X1
 	MOVO       X6, X8
@@ -18923,71 +19782,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X6, X11
+	PSLLQ      $0x19, X11
 	MOVO       X6, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X6, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x27, X12
+	MOVO       X6, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X5
 	PADDQ      X10, X5
-	MOVO       64(DI), X13
-	MOVO       X13, X10
+	MOVO       64(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      48(DI), X10
-	MOVO       16(DI), X13
+	MOVO       16(DI), X14
 	PADDQ      192(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 48(DI)
 	PADDQ      X10, X4
 	PADDQ      560(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X1, X11
+	PSLLQ      $0x17, X11
 	MOVO       X1, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X1, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x29, X12
+	MOVO       X1, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X4
+	PADDQ      X14, X4
 	PADDQ      X10, X4
 	PADDQ      X4, X0
 	MOVO       X5, X9
@@ -18996,71 +19865,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X5, X11
+	PSLLQ      $0x19, X11
 	MOVO       X5, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X5, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x27, X12
+	MOVO       X5, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X4
 	PADDQ      X10, X4
-	MOVO       80(DI), X13
-	MOVO       X13, X10
+	MOVO       80(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      64(DI), X10
-	MOVO       32(DI), X13
+	MOVO       32(DI), X14
 	PADDQ      208(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 64(DI)
 	PADDQ      X10, X3
 	PADDQ      576(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X0, X11
+	PSLLQ      $0x17, X11
 	MOVO       X0, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X0, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x29, X12
+	MOVO       X0, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X3
+	PADDQ      X14, X3
 	PADDQ      X10, X3
 	PADDQ      X3, X7
 	MOVO       X4, X8
@@ -19069,71 +19948,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X4, X11
+	PSLLQ      $0x19, X11
 	MOVO       X4, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X4, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x27, X12
+	MOVO       X4, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X3
 	PADDQ      X10, X3
-	MOVO       96(DI), X13
-	MOVO       X13, X10
+	MOVO       96(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      80(DI), X10
-	MOVO       48(DI), X13
+	MOVO       48(DI), X14
 	PADDQ      224(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 80(DI)
 	PADDQ      X10, X2
 	PADDQ      592(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X7, X11
+	PSLLQ      $0x17, X11
 	MOVO       X7, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X7, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x29, X12
+	MOVO       X7, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X2
+	PADDQ      X14, X2
 	PADDQ      X10, X2
 	PADDQ      X2, X6
 	MOVO       X3, X9
@@ -19142,71 +20031,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X3, X11
+	PSLLQ      $0x19, X11
 	MOVO       X3, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X3, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x27, X12
+	MOVO       X3, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X2
 	PADDQ      X10, X2
-	MOVO       112(DI), X13
-	MOVO       X13, X10
+	MOVO       112(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      96(DI), X10
-	MOVO       64(DI), X13
+	MOVO       64(DI), X14
 	PADDQ      240(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 96(DI)
 	PADDQ      X10, X1
 	PADDQ      608(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X6, X11
+	PSLLQ      $0x17, X11
 	MOVO       X6, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X6, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x29, X12
+	MOVO       X6, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X1
+	PADDQ      X14, X1
 	PADDQ      X10, X1
 	PADDQ      X1, X5
 	MOVO       X2, X8
@@ -19215,71 +20114,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X2, X11
+	PSLLQ      $0x19, X11
 	MOVO       X2, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X2, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x27, X12
+	MOVO       X2, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X1
 	PADDQ      X10, X1
-	MOVO       128(DI), X13
-	MOVO       X13, X10
+	MOVO       128(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      112(DI), X10
-	MOVO       80(DI), X13
+	MOVO       80(DI), X14
 	PADDQ      (DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 112(DI)
 	PADDQ      X10, X0
 	PADDQ      624(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X5, X11
+	PSLLQ      $0x17, X11
 	MOVO       X5, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X5, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x29, X12
+	MOVO       X5, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X0
+	PADDQ      X14, X0
 	PADDQ      X10, X0
 	PADDQ      X0, X4
 	MOVO       X1, X9
@@ -19288,71 +20197,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X1, X11
+	PSLLQ      $0x19, X11
 	MOVO       X1, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X1, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x27, X12
+	MOVO       X1, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X0
 	PADDQ      X10, X0
-	MOVO       144(DI), X13
-	MOVO       X13, X10
+	MOVO       144(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      128(DI), X10
-	MOVO       96(DI), X13
+	MOVO       96(DI), X14
 	PADDQ      16(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 128(DI)
 	PADDQ      X10, X7
 	PADDQ      640(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X4, X11
+	PSLLQ      $0x17, X11
 	MOVO       X4, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X4, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x29, X12
+	MOVO       X4, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X7
+	PADDQ      X14, X7
 	PADDQ      X10, X7
 	PADDQ      X7, X3
 	MOVO       X0, X8
@@ -19361,71 +20280,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X0, X11
+	PSLLQ      $0x19, X11
 	MOVO       X0, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X0, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x27, X12
+	MOVO       X0, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X7
 	PADDQ      X10, X7
-	MOVO       160(DI), X13
-	MOVO       X13, X10
+	MOVO       160(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      144(DI), X10
-	MOVO       112(DI), X13
+	MOVO       112(DI), X14
 	PADDQ      32(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 144(DI)
 	PADDQ      X10, X6
 	PADDQ      656(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X3, X11
+	PSLLQ      $0x17, X11
 	MOVO       X3, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X3, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x29, X12
+	MOVO       X3, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X6
+	PADDQ      X14, X6
 	PADDQ      X10, X6
 	PADDQ      X6, X2
 	MOVO       X7, X9
@@ -19434,71 +20363,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X7, X11
+	PSLLQ      $0x19, X11
 	MOVO       X7, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X7, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x27, X12
+	MOVO       X7, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X6
 	PADDQ      X10, X6
-	MOVO       176(DI), X13
-	MOVO       X13, X10
+	MOVO       176(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      160(DI), X10
-	MOVO       128(DI), X13
+	MOVO       128(DI), X14
 	PADDQ      48(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 160(DI)
 	PADDQ      X10, X5
 	PADDQ      672(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X2, X11
+	PSLLQ      $0x17, X11
 	MOVO       X2, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X2, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x29, X12
+	MOVO       X2, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X5
+	PADDQ      X14, X5
 	PADDQ      X10, X5
 	PADDQ      X5, X1
 	MOVO       X6, X8
@@ -19507,71 +20446,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X6, X11
+	PSLLQ      $0x19, X11
 	MOVO       X6, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X6, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x27, X12
+	MOVO       X6, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X5
 	PADDQ      X10, X5
-	MOVO       192(DI), X13
-	MOVO       X13, X10
+	MOVO       192(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      176(DI), X10
-	MOVO       144(DI), X13
+	MOVO       144(DI), X14
 	PADDQ      64(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 176(DI)
 	PADDQ      X10, X4
 	PADDQ      688(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X1, X11
+	PSLLQ      $0x17, X11
 	MOVO       X1, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X1, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x29, X12
+	MOVO       X1, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X4
+	PADDQ      X14, X4
 	PADDQ      X10, X4
 	PADDQ      X4, X0
 	MOVO       X5, X9
@@ -19580,71 +20529,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X5, X11
+	PSLLQ      $0x19, X11
 	MOVO       X5, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X5, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x27, X12
+	MOVO       X5, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X4
 	PADDQ      X10, X4
-	MOVO       208(DI), X13
-	MOVO       X13, X10
+	MOVO       208(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      192(DI), X10
-	MOVO       160(DI), X13
+	MOVO       160(DI), X14
 	PADDQ      80(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 192(DI)
 	PADDQ      X10, X3
 	PADDQ      704(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X0, X11
+	PSLLQ      $0x17, X11
 	MOVO       X0, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X0, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x29, X12
+	MOVO       X0, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X3
+	PADDQ      X14, X3
 	PADDQ      X10, X3
 	PADDQ      X3, X7
 	MOVO       X4, X8
@@ -19653,71 +20612,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X4, X11
+	PSLLQ      $0x19, X11
 	MOVO       X4, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X4, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x27, X12
+	MOVO       X4, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X3
 	PADDQ      X10, X3
-	MOVO       224(DI), X13
-	MOVO       X13, X10
+	MOVO       224(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      208(DI), X10
-	MOVO       176(DI), X13
+	MOVO       176(DI), X14
 	PADDQ      96(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 208(DI)
 	PADDQ      X10, X2
 	PADDQ      720(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X7, X11
+	PSLLQ      $0x17, X11
 	MOVO       X7, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X7, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x29, X12
+	MOVO       X7, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X2
+	PADDQ      X14, X2
 	PADDQ      X10, X2
 	PADDQ      X2, X6
 	MOVO       X3, X9
@@ -19726,71 +20695,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X3, X11
+	PSLLQ      $0x19, X11
 	MOVO       X3, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X3, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x27, X12
+	MOVO       X3, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X2
 	PADDQ      X10, X2
-	MOVO       240(DI), X13
-	MOVO       X13, X10
+	MOVO       240(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      224(DI), X10
-	MOVO       192(DI), X13
+	MOVO       192(DI), X14
 	PADDQ      112(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 224(DI)
 	PADDQ      X10, X1
 	PADDQ      736(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X6, X11
+	PSLLQ      $0x17, X11
 	MOVO       X6, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X6, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x29, X12
+	MOVO       X6, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X1
+	PADDQ      X14, X1
 	PADDQ      X10, X1
 	PADDQ      X1, X5
 	MOVO       X2, X8
@@ -19799,71 +20778,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X2, X11
+	PSLLQ      $0x19, X11
 	MOVO       X2, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X2, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x27, X12
+	MOVO       X2, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X1
 	PADDQ      X10, X1
-	MOVO       (DI), X13
-	MOVO       X13, X10
+	MOVO       (DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      240(DI), X10
-	MOVO       208(DI), X13
+	MOVO       208(DI), X14
 	PADDQ      128(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 240(DI)
 	PADDQ      X10, X0
 	PADDQ      752(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X5, X11
+	PSLLQ      $0x17, X11
 	MOVO       X5, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X5, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x29, X12
+	MOVO       X5, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X0
+	PADDQ      X14, X0
 	PADDQ      X10, X0
 	PADDQ      X0, X4
 	MOVO       X1, X9
@@ -19872,71 +20861,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X1, X11
+	PSLLQ      $0x19, X11
 	MOVO       X1, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X1, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x27, X12
+	MOVO       X1, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X0
 	PADDQ      X10, X0
-	MOVO       16(DI), X13
-	MOVO       X13, X10
+	MOVO       16(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      (DI), X10
-	MOVO       224(DI), X13
+	MOVO       224(DI), X14
 	PADDQ      144(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, (DI)
 	PADDQ      X10, X7
 	PADDQ      768(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X4, X11
+	PSLLQ      $0x17, X11
 	MOVO       X4, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X4, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x29, X12
+	MOVO       X4, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X7
+	PADDQ      X14, X7
 	PADDQ      X10, X7
 	PADDQ      X7, X3
 	MOVO       X0, X8
@@ -19945,71 +20944,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X0, X11
+	PSLLQ      $0x19, X11
 	MOVO       X0, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X0, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x27, X12
+	MOVO       X0, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X7
 	PADDQ      X10, X7
-	MOVO       32(DI), X13
-	MOVO       X13, X10
+	MOVO       32(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      16(DI), X10
-	MOVO       240(DI), X13
+	MOVO       240(DI), X14
 	PADDQ      160(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 16(DI)
 	PADDQ      X10, X6
 	PADDQ      784(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X3, X11
+	PSLLQ      $0x17, X11
 	MOVO       X3, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X3, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x29, X12
+	MOVO       X3, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X6
+	PADDQ      X14, X6
 	PADDQ      X10, X6
 	PADDQ      X6, X2
 	MOVO       X7, X9
@@ -20018,71 +21027,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X7, X11
+	PSLLQ      $0x19, X11
 	MOVO       X7, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X7, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x27, X12
+	MOVO       X7, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X6
 	PADDQ      X10, X6
-	MOVO       48(DI), X13
-	MOVO       X13, X10
+	MOVO       48(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      32(DI), X10
-	MOVO       (DI), X13
+	MOVO       (DI), X14
 	PADDQ      176(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 32(DI)
 	PADDQ      X10, X5
 	PADDQ      800(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X2, X11
+	PSLLQ      $0x17, X11
 	MOVO       X2, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X2, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x29, X12
+	MOVO       X2, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X5
+	PADDQ      X14, X5
 	PADDQ      X10, X5
 	PADDQ      X5, X1
 	MOVO       X6, X8
@@ -20091,71 +21110,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X6, X11
+	PSLLQ      $0x19, X11
 	MOVO       X6, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X6, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x27, X12
+	MOVO       X6, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X5
 	PADDQ      X10, X5
-	MOVO       64(DI), X13
-	MOVO       X13, X10
+	MOVO       64(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      48(DI), X10
-	MOVO       16(DI), X13
+	MOVO       16(DI), X14
 	PADDQ      192(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 48(DI)
 	PADDQ      X10, X4
 	PADDQ      816(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X1, X11
+	PSLLQ      $0x17, X11
 	MOVO       X1, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X1, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x29, X12
+	MOVO       X1, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X4
+	PADDQ      X14, X4
 	PADDQ      X10, X4
 	PADDQ      X4, X0
 	MOVO       X5, X9
@@ -20164,71 +21193,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X5, X11
+	PSLLQ      $0x19, X11
 	MOVO       X5, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X5, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x27, X12
+	MOVO       X5, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X4
 	PADDQ      X10, X4
-	MOVO       80(DI), X13
-	MOVO       X13, X10
+	MOVO       80(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      64(DI), X10
-	MOVO       32(DI), X13
+	MOVO       32(DI), X14
 	PADDQ      208(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 64(DI)
 	PADDQ      X10, X3
 	PADDQ      832(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X0, X11
+	PSLLQ      $0x17, X11
 	MOVO       X0, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X0, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x29, X12
+	MOVO       X0, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X3
+	PADDQ      X14, X3
 	PADDQ      X10, X3
 	PADDQ      X3, X7
 	MOVO       X4, X8
@@ -20237,71 +21276,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X4, X11
+	PSLLQ      $0x19, X11
 	MOVO       X4, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X4, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x27, X12
+	MOVO       X4, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X3
 	PADDQ      X10, X3
-	MOVO       96(DI), X13
-	MOVO       X13, X10
+	MOVO       96(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      80(DI), X10
-	MOVO       48(DI), X13
+	MOVO       48(DI), X14
 	PADDQ      224(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 80(DI)
 	PADDQ      X10, X2
 	PADDQ      848(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X7, X11
+	PSLLQ      $0x17, X11
 	MOVO       X7, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X7, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x29, X12
+	MOVO       X7, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X2
+	PADDQ      X14, X2
 	PADDQ      X10, X2
 	PADDQ      X2, X6
 	MOVO       X3, X9
@@ -20310,71 +21359,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X3, X11
+	PSLLQ      $0x19, X11
 	MOVO       X3, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X3, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x27, X12
+	MOVO       X3, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X2
 	PADDQ      X10, X2
-	MOVO       112(DI), X13
-	MOVO       X13, X10
+	MOVO       112(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      96(DI), X10
-	MOVO       64(DI), X13
+	MOVO       64(DI), X14
 	PADDQ      240(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 96(DI)
 	PADDQ      X10, X1
 	PADDQ      864(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X6, X11
+	PSLLQ      $0x17, X11
 	MOVO       X6, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X6, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x29, X12
+	MOVO       X6, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X1
+	PADDQ      X14, X1
 	PADDQ      X10, X1
 	PADDQ      X1, X5
 	MOVO       X2, X8
@@ -20383,71 +21442,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X2, X11
+	PSLLQ      $0x19, X11
 	MOVO       X2, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X2, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x27, X12
+	MOVO       X2, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X1
 	PADDQ      X10, X1
-	MOVO       128(DI), X13
-	MOVO       X13, X10
+	MOVO       128(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      112(DI), X10
-	MOVO       80(DI), X13
+	MOVO       80(DI), X14
 	PADDQ      (DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 112(DI)
 	PADDQ      X10, X0
 	PADDQ      880(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X5, X11
+	PSLLQ      $0x17, X11
 	MOVO       X5, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X5, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x29, X12
+	MOVO       X5, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X0
+	PADDQ      X14, X0
 	PADDQ      X10, X0
 	PADDQ      X0, X4
 	MOVO       X1, X9
@@ -20456,71 +21525,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X1, X11
+	PSLLQ      $0x19, X11
 	MOVO       X1, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X1, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x27, X12
+	MOVO       X1, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X0
 	PADDQ      X10, X0
-	MOVO       144(DI), X13
-	MOVO       X13, X10
+	MOVO       144(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      128(DI), X10
-	MOVO       96(DI), X13
+	MOVO       96(DI), X14
 	PADDQ      16(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 128(DI)
 	PADDQ      X10, X7
 	PADDQ      896(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X4, X11
+	PSLLQ      $0x17, X11
 	MOVO       X4, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X4, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x29, X12
+	MOVO       X4, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X7
+	PADDQ      X14, X7
 	PADDQ      X10, X7
 	PADDQ      X7, X3
 	MOVO       X0, X8
@@ -20529,71 +21608,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X0, X11
+	PSLLQ      $0x19, X11
 	MOVO       X0, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X0, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x27, X12
+	MOVO       X0, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X7
 	PADDQ      X10, X7
-	MOVO       160(DI), X13
-	MOVO       X13, X10
+	MOVO       160(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      144(DI), X10
-	MOVO       112(DI), X13
+	MOVO       112(DI), X14
 	PADDQ      32(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 144(DI)
 	PADDQ      X10, X6
 	PADDQ      912(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X3, X11
+	PSLLQ      $0x17, X11
 	MOVO       X3, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X3, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x29, X12
+	MOVO       X3, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X6
+	PADDQ      X14, X6
 	PADDQ      X10, X6
 	PADDQ      X6, X2
 	MOVO       X7, X9
@@ -20602,71 +21691,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X7, X11
+	PSLLQ      $0x19, X11
 	MOVO       X7, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X7, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x27, X12
+	MOVO       X7, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X6
 	PADDQ      X10, X6
-	MOVO       176(DI), X13
-	MOVO       X13, X10
+	MOVO       176(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      160(DI), X10
-	MOVO       128(DI), X13
+	MOVO       128(DI), X14
 	PADDQ      48(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 160(DI)
 	PADDQ      X10, X5
 	PADDQ      928(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X2, X11
+	PSLLQ      $0x17, X11
 	MOVO       X2, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X2, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x29, X12
+	MOVO       X2, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X5
+	PADDQ      X14, X5
 	PADDQ      X10, X5
 	PADDQ      X5, X1
 	MOVO       X6, X8
@@ -20675,71 +21774,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X6, X11
+	PSLLQ      $0x19, X11
 	MOVO       X6, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X6, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x27, X12
+	MOVO       X6, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X5
 	PADDQ      X10, X5
-	MOVO       192(DI), X13
-	MOVO       X13, X10
+	MOVO       192(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      176(DI), X10
-	MOVO       144(DI), X13
+	MOVO       144(DI), X14
 	PADDQ      64(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 176(DI)
 	PADDQ      X10, X4
 	PADDQ      944(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X1, X11
+	PSLLQ      $0x17, X11
 	MOVO       X1, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X1, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x29, X12
+	MOVO       X1, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X4
+	PADDQ      X14, X4
 	PADDQ      X10, X4
 	PADDQ      X4, X0
 	MOVO       X5, X9
@@ -20748,71 +21857,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X5, X11
+	PSLLQ      $0x19, X11
 	MOVO       X5, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X5, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x27, X12
+	MOVO       X5, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X4
 	PADDQ      X10, X4
-	MOVO       208(DI), X13
-	MOVO       X13, X10
+	MOVO       208(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      192(DI), X10
-	MOVO       160(DI), X13
+	MOVO       160(DI), X14
 	PADDQ      80(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 192(DI)
 	PADDQ      X10, X3
 	PADDQ      960(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X0, X11
+	PSLLQ      $0x17, X11
 	MOVO       X0, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X0, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x29, X12
+	MOVO       X0, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X3
+	PADDQ      X14, X3
 	PADDQ      X10, X3
 	PADDQ      X3, X7
 	MOVO       X4, X8
@@ -20821,71 +21940,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X4, X11
+	PSLLQ      $0x19, X11
 	MOVO       X4, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X4, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x27, X12
+	MOVO       X4, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X3
 	PADDQ      X10, X3
-	MOVO       224(DI), X13
-	MOVO       X13, X10
+	MOVO       224(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      208(DI), X10
-	MOVO       176(DI), X13
+	MOVO       176(DI), X14
 	PADDQ      96(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 208(DI)
 	PADDQ      X10, X2
 	PADDQ      976(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X7, X11
+	PSLLQ      $0x17, X11
 	MOVO       X7, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X7, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x29, X12
+	MOVO       X7, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X2
+	PADDQ      X14, X2
 	PADDQ      X10, X2
 	PADDQ      X2, X6
 	MOVO       X3, X9
@@ -20894,71 +22023,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X3, X11
+	PSLLQ      $0x19, X11
 	MOVO       X3, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X3, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x27, X12
+	MOVO       X3, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X2
 	PADDQ      X10, X2
-	MOVO       240(DI), X13
-	MOVO       X13, X10
+	MOVO       240(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      224(DI), X10
-	MOVO       192(DI), X13
+	MOVO       192(DI), X14
 	PADDQ      112(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 224(DI)
 	PADDQ      X10, X1
 	PADDQ      992(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X6, X11
+	PSLLQ      $0x17, X11
 	MOVO       X6, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X6, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x29, X12
+	MOVO       X6, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X1
+	PADDQ      X14, X1
 	PADDQ      X10, X1
 	PADDQ      X1, X5
 	MOVO       X2, X8
@@ -20967,71 +22106,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X2, X11
+	PSLLQ      $0x19, X11
 	MOVO       X2, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X2, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x27, X12
+	MOVO       X2, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X1
 	PADDQ      X10, X1
-	MOVO       (DI), X13
-	MOVO       X13, X10
+	MOVO       (DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      240(DI), X10
-	MOVO       208(DI), X13
+	MOVO       208(DI), X14
 	PADDQ      128(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 240(DI)
 	PADDQ      X10, X0
 	PADDQ      1008(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X5, X11
+	PSLLQ      $0x17, X11
 	MOVO       X5, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X5, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x29, X12
+	MOVO       X5, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X0
+	PADDQ      X14, X0
 	PADDQ      X10, X0
 	PADDQ      X0, X4
 	MOVO       X1, X9
@@ -21040,71 +22189,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X1, X11
+	PSLLQ      $0x19, X11
 	MOVO       X1, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X1, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x27, X12
+	MOVO       X1, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X0
 	PADDQ      X10, X0
-	MOVO       16(DI), X13
-	MOVO       X13, X10
+	MOVO       16(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      (DI), X10
-	MOVO       224(DI), X13
+	MOVO       224(DI), X14
 	PADDQ      144(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, (DI)
 	PADDQ      X10, X7
 	PADDQ      1024(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X4, X11
+	PSLLQ      $0x17, X11
 	MOVO       X4, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X4, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x29, X12
+	MOVO       X4, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X7
+	PADDQ      X14, X7
 	PADDQ      X10, X7
 	PADDQ      X7, X3
 	MOVO       X0, X8
@@ -21113,71 +22272,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X0, X11
+	PSLLQ      $0x19, X11
 	MOVO       X0, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X0, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x27, X12
+	MOVO       X0, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X7
 	PADDQ      X10, X7
-	MOVO       32(DI), X13
-	MOVO       X13, X10
+	MOVO       32(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      16(DI), X10
-	MOVO       240(DI), X13
+	MOVO       240(DI), X14
 	PADDQ      160(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 16(DI)
 	PADDQ      X10, X6
 	PADDQ      1040(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X3, X11
+	PSLLQ      $0x17, X11
 	MOVO       X3, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X3, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x29, X12
+	MOVO       X3, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X6
+	PADDQ      X14, X6
 	PADDQ      X10, X6
 	PADDQ      X6, X2
 	MOVO       X7, X9
@@ -21186,71 +22355,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X7, X11
+	PSLLQ      $0x19, X11
 	MOVO       X7, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X7, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x27, X12
+	MOVO       X7, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X6
 	PADDQ      X10, X6
-	MOVO       48(DI), X13
-	MOVO       X13, X10
+	MOVO       48(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      32(DI), X10
-	MOVO       (DI), X13
+	MOVO       (DI), X14
 	PADDQ      176(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 32(DI)
 	PADDQ      X10, X5
 	PADDQ      1056(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X2, X11
+	PSLLQ      $0x17, X11
 	MOVO       X2, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X2, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x29, X12
+	MOVO       X2, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X5
+	PADDQ      X14, X5
 	PADDQ      X10, X5
 	PADDQ      X5, X1
 	MOVO       X6, X8
@@ -21259,71 +22438,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X6, X11
+	PSLLQ      $0x19, X11
 	MOVO       X6, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X6, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x27, X12
+	MOVO       X6, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X5
 	PADDQ      X10, X5
-	MOVO       64(DI), X13
-	MOVO       X13, X10
+	MOVO       64(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      48(DI), X10
-	MOVO       16(DI), X13
+	MOVO       16(DI), X14
 	PADDQ      192(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 48(DI)
 	PADDQ      X10, X4
 	PADDQ      1072(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X1, X11
+	PSLLQ      $0x17, X11
 	MOVO       X1, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X1, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x29, X12
+	MOVO       X1, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X4
+	PADDQ      X14, X4
 	PADDQ      X10, X4
 	PADDQ      X4, X0
 	MOVO       X5, X9
@@ -21332,71 +22521,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X5, X11
+	PSLLQ      $0x19, X11
 	MOVO       X5, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X5, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x27, X12
+	MOVO       X5, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X4
 	PADDQ      X10, X4
-	MOVO       80(DI), X13
-	MOVO       X13, X10
+	MOVO       80(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      64(DI), X10
-	MOVO       32(DI), X13
+	MOVO       32(DI), X14
 	PADDQ      208(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 64(DI)
 	PADDQ      X10, X3
 	PADDQ      1088(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X0, X11
+	PSLLQ      $0x17, X11
 	MOVO       X0, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X0, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x29, X12
+	MOVO       X0, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X3
+	PADDQ      X14, X3
 	PADDQ      X10, X3
 	PADDQ      X3, X7
 	MOVO       X4, X8
@@ -21405,71 +22604,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X4, X11
+	PSLLQ      $0x19, X11
 	MOVO       X4, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X4, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x27, X12
+	MOVO       X4, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X3
 	PADDQ      X10, X3
-	MOVO       96(DI), X13
-	MOVO       X13, X10
+	MOVO       96(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      80(DI), X10
-	MOVO       48(DI), X13
+	MOVO       48(DI), X14
 	PADDQ      224(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 80(DI)
 	PADDQ      X10, X2
 	PADDQ      1104(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X7, X11
+	PSLLQ      $0x17, X11
 	MOVO       X7, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X7, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x29, X12
+	MOVO       X7, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X2
+	PADDQ      X14, X2
 	PADDQ      X10, X2
 	PADDQ      X2, X6
 	MOVO       X3, X9
@@ -21478,71 +22687,81 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X3, X11
+	PSLLQ      $0x19, X11
 	MOVO       X3, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X3, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x27, X12
+	MOVO       X3, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X2
 	PADDQ      X10, X2
-	MOVO       112(DI), X13
-	MOVO       X13, X10
+	MOVO       112(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      96(DI), X10
-	MOVO       64(DI), X13
+	MOVO       64(DI), X14
 	PADDQ      240(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 96(DI)
 	PADDQ      X10, X1
 	PADDQ      1120(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X6, X11
+	PSLLQ      $0x17, X11
 	MOVO       X6, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X6, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x29, X12
+	MOVO       X6, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X1
+	PADDQ      X14, X1
 	PADDQ      X10, X1
 	PADDQ      X1, X5
 	MOVO       X2, X8
@@ -21551,71 +22770,81 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X2, X11
+	PSLLQ      $0x19, X11
 	MOVO       X2, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X2, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x27, X12
+	MOVO       X2, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X1
 	PADDQ      X10, X1
-	MOVO       128(DI), X13
-	MOVO       X13, X10
+	MOVO       128(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      112(DI), X10
-	MOVO       80(DI), X13
+	MOVO       80(DI), X14
 	PADDQ      (DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 112(DI)
 	PADDQ      X10, X0
 	PADDQ      1136(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X5, X11
+	PSLLQ      $0x17, X11
 	MOVO       X5, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X5, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x29, X12
+	MOVO       X5, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X0
+	PADDQ      X14, X0
 	PADDQ      X10, X0
 	PADDQ      X0, X4
 	MOVO       X1, X9
@@ -21624,71 +22853,81 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X1, X11
+	PSLLQ      $0x19, X11
 	MOVO       X1, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X1, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x27, X12
+	MOVO       X1, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X0
 	PADDQ      X10, X0
-	MOVO       144(DI), X13
-	MOVO       X13, X10
+	MOVO       144(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      128(DI), X10
-	MOVO       96(DI), X13
+	MOVO       96(DI), X14
 	PADDQ      16(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 128(DI)
 	PADDQ      X10, X7
 	PADDQ      1152(R8), X7
-	MOVO       X5, X13
-	PXOR       X6, X13
-	PAND       X4, X13
-	PXOR       X6, X13
+	MOVO       X5, X14
+	PXOR       X6, X14
+	PAND       X4, X14
+	PXOR       X6, X14
 	MOVO       X4, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X4, X11
+	PSLLQ      $0x17, X11
 	MOVO       X4, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X4, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x29, X12
+	MOVO       X4, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X7
+	PADDQ      X14, X7
 	PADDQ      X10, X7
 	PADDQ      X7, X3
 	MOVO       X0, X8
@@ -21697,71 +22936,81 @@ block:
 	PXOR       X1, X9
 	MOVO       X0, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X0, X11
+	PSLLQ      $0x19, X11
 	MOVO       X0, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X0, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x27, X12
+	MOVO       X0, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X7
 	PADDQ      X10, X7
-	MOVO       160(DI), X13
-	MOVO       X13, X10
+	MOVO       160(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      144(DI), X10
-	MOVO       112(DI), X13
+	MOVO       112(DI), X14
 	PADDQ      32(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 144(DI)
 	PADDQ      X10, X6
 	PADDQ      1168(R8), X6
-	MOVO       X4, X13
-	PXOR       X5, X13
-	PAND       X3, X13
-	PXOR       X5, X13
+	MOVO       X4, X14
+	PXOR       X5, X14
+	PAND       X3, X14
+	PXOR       X5, X14
 	MOVO       X3, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X3, X11
+	PSLLQ      $0x17, X11
 	MOVO       X3, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X3, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x29, X12
+	MOVO       X3, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X6
+	PADDQ      X14, X6
 	PADDQ      X10, X6
 	PADDQ      X6, X2
 	MOVO       X7, X9
@@ -21770,71 +23019,81 @@ block:
 	PXOR       X0, X8
 	MOVO       X7, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X7, X11
+	PSLLQ      $0x19, X11
 	MOVO       X7, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X7, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x27, X12
+	MOVO       X7, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X6
 	PADDQ      X10, X6
-	MOVO       176(DI), X13
-	MOVO       X13, X10
+	MOVO       176(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      160(DI), X10
-	MOVO       128(DI), X13
+	MOVO       128(DI), X14
 	PADDQ      48(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 160(DI)
 	PADDQ      X10, X5
 	PADDQ      1184(R8), X5
-	MOVO       X3, X13
-	PXOR       X4, X13
-	PAND       X2, X13
-	PXOR       X4, X13
+	MOVO       X3, X14
+	PXOR       X4, X14
+	PAND       X2, X14
+	PXOR       X4, X14
 	MOVO       X2, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X2, X11
+	PSLLQ      $0x17, X11
 	MOVO       X2, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X2, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x29, X12
+	MOVO       X2, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X5
+	PADDQ      X14, X5
 	PADDQ      X10, X5
 	PADDQ      X5, X1
 	MOVO       X6, X8
@@ -21843,71 +23102,81 @@ block:
 	PXOR       X7, X9
 	MOVO       X6, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X6, X11
+	PSLLQ      $0x19, X11
 	MOVO       X6, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X6, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x27, X12
+	MOVO       X6, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X5
 	PADDQ      X10, X5
-	MOVO       192(DI), X13
-	MOVO       X13, X10
+	MOVO       192(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      176(DI), X10
-	MOVO       144(DI), X13
+	MOVO       144(DI), X14
 	PADDQ      64(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 176(DI)
 	PADDQ      X10, X4
 	PADDQ      1200(R8), X4
-	MOVO       X2, X13
-	PXOR       X3, X13
-	PAND       X1, X13
-	PXOR       X3, X13
+	MOVO       X2, X14
+	PXOR       X3, X14
+	PAND       X1, X14
+	PXOR       X3, X14
 	MOVO       X1, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X1, X11
+	PSLLQ      $0x17, X11
 	MOVO       X1, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X1, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x29, X12
+	MOVO       X1, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X4
+	PADDQ      X14, X4
 	PADDQ      X10, X4
 	PADDQ      X4, X0
 	MOVO       X5, X9
@@ -21916,71 +23185,81 @@ block:
 	PXOR       X6, X8
 	MOVO       X5, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X5, X11
+	PSLLQ      $0x19, X11
 	MOVO       X5, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X5, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x27, X12
+	MOVO       X5, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X4
 	PADDQ      X10, X4
-	MOVO       208(DI), X13
-	MOVO       X13, X10
+	MOVO       208(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      192(DI), X10
-	MOVO       160(DI), X13
+	MOVO       160(DI), X14
 	PADDQ      80(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	MOVO       X10, 192(DI)
 	PADDQ      X10, X3
 	PADDQ      1216(R8), X3
-	MOVO       X1, X13
-	PXOR       X2, X13
-	PAND       X0, X13
-	PXOR       X2, X13
+	MOVO       X1, X14
+	PXOR       X2, X14
+	PAND       X0, X14
+	PXOR       X2, X14
 	MOVO       X0, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X0, X11
+	PSLLQ      $0x17, X11
 	MOVO       X0, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X0, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X0, X12
+	PSRLQ      $0x29, X12
+	MOVO       X0, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X3
+	PADDQ      X14, X3
 	PADDQ      X10, X3
 	PADDQ      X3, X7
 	MOVO       X4, X8
@@ -21989,71 +23268,81 @@ block:
 	PXOR       X5, X9
 	MOVO       X4, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X4, X11
+	PSLLQ      $0x19, X11
 	MOVO       X4, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X4, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X4, X12
+	PSRLQ      $0x27, X12
+	MOVO       X4, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X3
 	PADDQ      X10, X3
-	MOVO       224(DI), X13
-	MOVO       X13, X10
+	MOVO       224(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      208(DI), X10
-	MOVO       176(DI), X13
+	MOVO       176(DI), X14
 	PADDQ      96(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	MOVO       X10, 208(DI)
 	PADDQ      X10, X2
 	PADDQ      1232(R8), X2
-	MOVO       X0, X13
-	PXOR       X1, X13
-	PAND       X7, X13
-	PXOR       X1, X13
+	MOVO       X0, X14
+	PXOR       X1, X14
+	PAND       X7, X14
+	PXOR       X1, X14
 	MOVO       X7, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X7, X11
+	PSLLQ      $0x17, X11
 	MOVO       X7, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X7, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X7, X12
+	PSRLQ      $0x29, X12
+	MOVO       X7, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X2
+	PADDQ      X14, X2
 	PADDQ      X10, X2
 	PADDQ      X2, X6
 	MOVO       X3, X9
@@ -22062,70 +23351,80 @@ block:
 	PXOR       X4, X8
 	MOVO       X3, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X3, X11
+	PSLLQ      $0x19, X11
 	MOVO       X3, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X3, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X3, X12
+	PSRLQ      $0x27, X12
+	MOVO       X3, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X2
 	PADDQ      X10, X2
-	MOVO       240(DI), X13
-	MOVO       X13, X10
+	MOVO       240(DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      224(DI), X10
-	MOVO       192(DI), X13
+	MOVO       192(DI), X14
 	PADDQ      112(DI), X10
-	MOVO       X13, X8
+	MOVO       X14, X8
 	PSRLQ      $0x06, X8
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X8, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X8
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X8
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X8
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X8
+	PXOR       X11, X8
 	PADDQ      X8, X10
 	PADDQ      X10, X1
 	PADDQ      1248(R8), X1
-	MOVO       X7, X13
-	PXOR       X0, X13
-	PAND       X6, X13
-	PXOR       X0, X13
+	MOVO       X7, X14
+	PXOR       X0, X14
+	PAND       X6, X14
+	PXOR       X0, X14
 	MOVO       X6, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X6, X11
+	PSLLQ      $0x17, X11
 	MOVO       X6, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X6, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X6, X12
+	PSRLQ      $0x29, X12
+	MOVO       X6, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X1
+	PADDQ      X14, X1
 	PADDQ      X10, X1
 	PADDQ      X1, X5
 	MOVO       X2, X8
@@ -22134,70 +23433,80 @@ block:
 	PXOR       X3, X9
 	MOVO       X2, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X2, X11
+	PSLLQ      $0x19, X11
 	MOVO       X2, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X2, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X2, X12
+	PSRLQ      $0x27, X12
+	MOVO       X2, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X9, X1
 	PADDQ      X10, X1
-	MOVO       (DI), X13
-	MOVO       X13, X10
+	MOVO       (DI), X14
+	MOVO       X14, X10
 	PSRLQ      $0x01, X10
-	MOVO       X13, X12
-	PSLLQ      $0x38, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
-	PXOR       X11, X10
+	MOVO       X14, X11
+	PSLLQ      $0x38, X11
+	MOVO       X14, X12
+	PSRLQ      $0x07, X12
+	MOVO       X14, X13
+	PSLLQ      $0x3f, X13
 	PXOR       X12, X10
-	PSLLQ      $0x07, X12
-	PSRLQ      $0x01, X11
-	PXOR       X11, X10
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x08, X12
 	PXOR       X12, X10
+	PXOR       X11, X10
 	PADDQ      240(DI), X10
-	MOVO       208(DI), X13
+	MOVO       208(DI), X14
 	PADDQ      128(DI), X10
-	MOVO       X13, X9
+	MOVO       X14, X9
 	PSRLQ      $0x06, X9
-	MOVO       X13, X12
-	PSLLQ      $0x03, X12
-	MOVO       X9, X11
-	PSRLQ      $0x0d, X11
-	PXOR       X11, X9
+	MOVO       X14, X11
+	PSLLQ      $0x03, X11
+	MOVO       X14, X12
+	PSRLQ      $0x13, X12
+	MOVO       X14, X13
+	PSLLQ      $0x2d, X13
 	PXOR       X12, X9
-	PSLLQ      $0x2a, X12
-	PSRLQ      $0x2a, X11
-	PXOR       X11, X9
+	PXOR       X13, X11
+	MOVO       X14, X12
+	PSRLQ      $0x3d, X12
 	PXOR       X12, X9
+	PXOR       X11, X9
 	PADDQ      X9, X10
 	PADDQ      X10, X0
 	PADDQ      1264(R8), X0
-	MOVO       X6, X13
-	PXOR       X7, X13
-	PAND       X5, X13
-	PXOR       X7, X13
+	MOVO       X6, X14
+	PXOR       X7, X14
+	PAND       X5, X14
+	PXOR       X7, X14
 	MOVO       X5, X10
 	PSRLQ      $0x0e, X10
+	MOVO       X5, X11
+	PSLLQ      $0x17, X11
 	MOVO       X5, X12
-	PSLLQ      $0x17, X12
-	MOVO       X10, X11
-	PSRLQ      $0x04, X11
+	PSRLQ      $0x12, X12
+	MOVO       X5, X13
+	PSLLQ      $0x2e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X5, X12
+	PSRLQ      $0x29, X12
+	MOVO       X5, X13
+	PSLLQ      $0x32, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x17, X12
-	PSRLQ      $0x17, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x04, X12
-	PXOR       X12, X10
-	PADDQ      X13, X0
+	PADDQ      X14, X0
 	PADDQ      X10, X0
 	PADDQ      X0, X4
 	MOVO       X1, X9
@@ -22206,18 +23515,21 @@ block:
 	PXOR       X2, X8
 	MOVO       X1, X10
 	PSRLQ      $0x1c, X10
+	MOVO       X1, X11
+	PSLLQ      $0x19, X11
 	MOVO       X1, X12
-	PSLLQ      $0x19, X12
-	MOVO       X10, X11
-	PSRLQ      $0x06, X11
+	PSRLQ      $0x22, X12
+	MOVO       X1, X13
+	PSLLQ      $0x1e, X13
+	PXOR       X12, X10
+	PXOR       X13, X11
+	MOVO       X1, X12
+	PSRLQ      $0x27, X12
+	MOVO       X1, X13
+	PSLLQ      $0x24, X13
+	PXOR       X13, X11
+	PXOR       X12, X10
 	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x05, X12
-	PSRLQ      $0x05, X11
-	PXOR       X11, X10
-	PXOR       X12, X10
-	PSLLQ      $0x06, X12
-	PXOR       X12, X10
 	PADDQ      X8, X0
 	PADDQ      X10, X0
 	PADDQ      (AX), X0
@@ -22407,3 +23719,11517 @@ DATA sha512kSSE2<>+1256(SB)/8, $0x5fcb6fab3ad6faec
 DATA sha512kSSE2<>+1264(SB)/8, $0x6c44198c4a475817
 DATA sha512kSSE2<>+1272(SB)/8, $0x6c44198c4a475817
 GLOBL sha512kSSE2<>(SB), RODATA|NOPTR, $1280
+
+// func des3EncryptSSE2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+// Requires: SSE, SSE2
+TEXT ·des3EncryptSSE2(SB), $3336-32
+	MOVQ keys+0(FP), AX
+	MOVQ chain+8(FP), BX
+	MOVQ ptrs+16(FP), CX
+	MOVQ blocks+24(FP), DX
+	XORL R8, R8
+	LEAQ 8(SP), R9
+	ADDQ $0x3f, R9
+	ANDQ $-64, R9
+	LEAQ 1024(R9), R10
+	LEAQ 2048(R9), R11
+	LEAQ 3072(R9), R12
+
+block:
+	MOVQ   (CX), DI
+	MOVQ   8(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	PXOR   (BX), X0
+	MOVQ   128(CX), DI
+	MOVQ   136(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	PXOR   128(BX), X1
+	MOVQ   256(CX), DI
+	MOVQ   264(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	PXOR   256(BX), X2
+	MOVQ   384(CX), DI
+	MOVQ   392(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	PXOR   384(BX), X3
+	MOVQ   512(CX), DI
+	MOVQ   520(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	PXOR   512(BX), X4
+	MOVQ   640(CX), DI
+	MOVQ   648(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	PXOR   640(BX), X5
+	MOVQ   768(CX), DI
+	MOVQ   776(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	PXOR   768(BX), X6
+	MOVQ   896(CX), DI
+	MOVQ   904(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	PXOR   896(BX), X7
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, (R10)
+	MOVO   X1, 128(R10)
+	MOVO   X2, 256(R10)
+	MOVO   X3, 384(R10)
+	MOVO   X4, 512(R10)
+	MOVO   X5, 640(R10)
+	MOVO   X6, 768(R10)
+	MOVO   X7, 896(R10)
+	MOVQ   16(CX), DI
+	MOVQ   24(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	PXOR   16(BX), X0
+	MOVQ   144(CX), DI
+	MOVQ   152(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	PXOR   144(BX), X1
+	MOVQ   272(CX), DI
+	MOVQ   280(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	PXOR   272(BX), X2
+	MOVQ   400(CX), DI
+	MOVQ   408(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	PXOR   400(BX), X3
+	MOVQ   528(CX), DI
+	MOVQ   536(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	PXOR   528(BX), X4
+	MOVQ   656(CX), DI
+	MOVQ   664(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	PXOR   656(BX), X5
+	MOVQ   784(CX), DI
+	MOVQ   792(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	PXOR   784(BX), X6
+	MOVQ   912(CX), DI
+	MOVQ   920(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	PXOR   912(BX), X7
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 16(R10)
+	MOVO   X1, 144(R10)
+	MOVO   X2, 272(R10)
+	MOVO   X3, 400(R10)
+	MOVO   X4, 528(R10)
+	MOVO   X5, 656(R10)
+	MOVO   X6, 784(R10)
+	MOVO   X7, 912(R10)
+	MOVQ   32(CX), DI
+	MOVQ   40(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	PXOR   32(BX), X0
+	MOVQ   160(CX), DI
+	MOVQ   168(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	PXOR   160(BX), X1
+	MOVQ   288(CX), DI
+	MOVQ   296(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	PXOR   288(BX), X2
+	MOVQ   416(CX), DI
+	MOVQ   424(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	PXOR   416(BX), X3
+	MOVQ   544(CX), DI
+	MOVQ   552(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	PXOR   544(BX), X4
+	MOVQ   672(CX), DI
+	MOVQ   680(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	PXOR   672(BX), X5
+	MOVQ   800(CX), DI
+	MOVQ   808(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	PXOR   800(BX), X6
+	MOVQ   928(CX), DI
+	MOVQ   936(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	PXOR   928(BX), X7
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 32(R10)
+	MOVO   X1, 160(R10)
+	MOVO   X2, 288(R10)
+	MOVO   X3, 416(R10)
+	MOVO   X4, 544(R10)
+	MOVO   X5, 672(R10)
+	MOVO   X6, 800(R10)
+	MOVO   X7, 928(R10)
+	MOVQ   48(CX), DI
+	MOVQ   56(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	PXOR   48(BX), X0
+	MOVQ   176(CX), DI
+	MOVQ   184(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	PXOR   176(BX), X1
+	MOVQ   304(CX), DI
+	MOVQ   312(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	PXOR   304(BX), X2
+	MOVQ   432(CX), DI
+	MOVQ   440(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	PXOR   432(BX), X3
+	MOVQ   560(CX), DI
+	MOVQ   568(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	PXOR   560(BX), X4
+	MOVQ   688(CX), DI
+	MOVQ   696(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	PXOR   688(BX), X5
+	MOVQ   816(CX), DI
+	MOVQ   824(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	PXOR   816(BX), X6
+	MOVQ   944(CX), DI
+	MOVQ   952(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	PXOR   944(BX), X7
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 48(R10)
+	MOVO   X1, 176(R10)
+	MOVO   X2, 304(R10)
+	MOVO   X3, 432(R10)
+	MOVO   X4, 560(R10)
+	MOVO   X5, 688(R10)
+	MOVO   X6, 816(R10)
+	MOVO   X7, 944(R10)
+	MOVQ   64(CX), DI
+	MOVQ   72(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	PXOR   64(BX), X0
+	MOVQ   192(CX), DI
+	MOVQ   200(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	PXOR   192(BX), X1
+	MOVQ   320(CX), DI
+	MOVQ   328(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	PXOR   320(BX), X2
+	MOVQ   448(CX), DI
+	MOVQ   456(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	PXOR   448(BX), X3
+	MOVQ   576(CX), DI
+	MOVQ   584(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	PXOR   576(BX), X4
+	MOVQ   704(CX), DI
+	MOVQ   712(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	PXOR   704(BX), X5
+	MOVQ   832(CX), DI
+	MOVQ   840(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	PXOR   832(BX), X6
+	MOVQ   960(CX), DI
+	MOVQ   968(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	PXOR   960(BX), X7
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 64(R10)
+	MOVO   X1, 192(R10)
+	MOVO   X2, 320(R10)
+	MOVO   X3, 448(R10)
+	MOVO   X4, 576(R10)
+	MOVO   X5, 704(R10)
+	MOVO   X6, 832(R10)
+	MOVO   X7, 960(R10)
+	MOVQ   80(CX), DI
+	MOVQ   88(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	PXOR   80(BX), X0
+	MOVQ   208(CX), DI
+	MOVQ   216(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	PXOR   208(BX), X1
+	MOVQ   336(CX), DI
+	MOVQ   344(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	PXOR   336(BX), X2
+	MOVQ   464(CX), DI
+	MOVQ   472(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	PXOR   464(BX), X3
+	MOVQ   592(CX), DI
+	MOVQ   600(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	PXOR   592(BX), X4
+	MOVQ   720(CX), DI
+	MOVQ   728(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	PXOR   720(BX), X5
+	MOVQ   848(CX), DI
+	MOVQ   856(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	PXOR   848(BX), X6
+	MOVQ   976(CX), DI
+	MOVQ   984(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	PXOR   976(BX), X7
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 80(R10)
+	MOVO   X1, 208(R10)
+	MOVO   X2, 336(R10)
+	MOVO   X3, 464(R10)
+	MOVO   X4, 592(R10)
+	MOVO   X5, 720(R10)
+	MOVO   X6, 848(R10)
+	MOVO   X7, 976(R10)
+	MOVQ   96(CX), DI
+	MOVQ   104(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	PXOR   96(BX), X0
+	MOVQ   224(CX), DI
+	MOVQ   232(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	PXOR   224(BX), X1
+	MOVQ   352(CX), DI
+	MOVQ   360(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	PXOR   352(BX), X2
+	MOVQ   480(CX), DI
+	MOVQ   488(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	PXOR   480(BX), X3
+	MOVQ   608(CX), DI
+	MOVQ   616(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	PXOR   608(BX), X4
+	MOVQ   736(CX), DI
+	MOVQ   744(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	PXOR   736(BX), X5
+	MOVQ   864(CX), DI
+	MOVQ   872(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	PXOR   864(BX), X6
+	MOVQ   992(CX), DI
+	MOVQ   1000(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	PXOR   992(BX), X7
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 96(R10)
+	MOVO   X1, 224(R10)
+	MOVO   X2, 352(R10)
+	MOVO   X3, 480(R10)
+	MOVO   X4, 608(R10)
+	MOVO   X5, 736(R10)
+	MOVO   X6, 864(R10)
+	MOVO   X7, 992(R10)
+	MOVQ   112(CX), DI
+	MOVQ   120(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	PXOR   112(BX), X0
+	MOVQ   240(CX), DI
+	MOVQ   248(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	PXOR   240(BX), X1
+	MOVQ   368(CX), DI
+	MOVQ   376(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	PXOR   368(BX), X2
+	MOVQ   496(CX), DI
+	MOVQ   504(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	PXOR   496(BX), X3
+	MOVQ   624(CX), DI
+	MOVQ   632(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	PXOR   624(BX), X4
+	MOVQ   752(CX), DI
+	MOVQ   760(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	PXOR   752(BX), X5
+	MOVQ   880(CX), DI
+	MOVQ   888(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	PXOR   880(BX), X6
+	MOVQ   1008(CX), DI
+	MOVQ   1016(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	PXOR   1008(BX), X7
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 112(R10)
+	MOVO   X1, 240(R10)
+	MOVO   X2, 368(R10)
+	MOVO   X3, 496(R10)
+	MOVO   X4, 624(R10)
+	MOVO   X5, 752(R10)
+	MOVO   X6, 880(R10)
+	MOVO   X7, 1008(R10)
+	MOVO   (R10), X0
+	MOVO   16(R10), X1
+	MOVO   32(R10), X2
+	MOVO   48(R10), X3
+	MOVO   64(R10), X4
+	MOVO   80(R10), X5
+	MOVO   96(R10), X6
+	MOVO   112(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 496(R9)
+	MOVO   X1, 1008(R9)
+	MOVO   X2, 368(R9)
+	MOVO   X3, 880(R9)
+	MOVO   X4, 240(R9)
+	MOVO   X5, 752(R9)
+	MOVO   X6, 112(R9)
+	MOVO   X7, 624(R9)
+	MOVO   128(R10), X0
+	MOVO   144(R10), X1
+	MOVO   160(R10), X2
+	MOVO   176(R10), X3
+	MOVO   192(R10), X4
+	MOVO   208(R10), X5
+	MOVO   224(R10), X6
+	MOVO   240(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 480(R9)
+	MOVO   X1, 992(R9)
+	MOVO   X2, 352(R9)
+	MOVO   X3, 864(R9)
+	MOVO   X4, 224(R9)
+	MOVO   X5, 736(R9)
+	MOVO   X6, 96(R9)
+	MOVO   X7, 608(R9)
+	MOVO   256(R10), X0
+	MOVO   272(R10), X1
+	MOVO   288(R10), X2
+	MOVO   304(R10), X3
+	MOVO   320(R10), X4
+	MOVO   336(R10), X5
+	MOVO   352(R10), X6
+	MOVO   368(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 464(R9)
+	MOVO   X1, 976(R9)
+	MOVO   X2, 336(R9)
+	MOVO   X3, 848(R9)
+	MOVO   X4, 208(R9)
+	MOVO   X5, 720(R9)
+	MOVO   X6, 80(R9)
+	MOVO   X7, 592(R9)
+	MOVO   384(R10), X0
+	MOVO   400(R10), X1
+	MOVO   416(R10), X2
+	MOVO   432(R10), X3
+	MOVO   448(R10), X4
+	MOVO   464(R10), X5
+	MOVO   480(R10), X6
+	MOVO   496(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 448(R9)
+	MOVO   X1, 960(R9)
+	MOVO   X2, 320(R9)
+	MOVO   X3, 832(R9)
+	MOVO   X4, 192(R9)
+	MOVO   X5, 704(R9)
+	MOVO   X6, 64(R9)
+	MOVO   X7, 576(R9)
+	MOVO   512(R10), X0
+	MOVO   528(R10), X1
+	MOVO   544(R10), X2
+	MOVO   560(R10), X3
+	MOVO   576(R10), X4
+	MOVO   592(R10), X5
+	MOVO   608(R10), X6
+	MOVO   624(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 432(R9)
+	MOVO   X1, 944(R9)
+	MOVO   X2, 304(R9)
+	MOVO   X3, 816(R9)
+	MOVO   X4, 176(R9)
+	MOVO   X5, 688(R9)
+	MOVO   X6, 48(R9)
+	MOVO   X7, 560(R9)
+	MOVO   640(R10), X0
+	MOVO   656(R10), X1
+	MOVO   672(R10), X2
+	MOVO   688(R10), X3
+	MOVO   704(R10), X4
+	MOVO   720(R10), X5
+	MOVO   736(R10), X6
+	MOVO   752(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 416(R9)
+	MOVO   X1, 928(R9)
+	MOVO   X2, 288(R9)
+	MOVO   X3, 800(R9)
+	MOVO   X4, 160(R9)
+	MOVO   X5, 672(R9)
+	MOVO   X6, 32(R9)
+	MOVO   X7, 544(R9)
+	MOVO   768(R10), X0
+	MOVO   784(R10), X1
+	MOVO   800(R10), X2
+	MOVO   816(R10), X3
+	MOVO   832(R10), X4
+	MOVO   848(R10), X5
+	MOVO   864(R10), X6
+	MOVO   880(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 400(R9)
+	MOVO   X1, 912(R9)
+	MOVO   X2, 272(R9)
+	MOVO   X3, 784(R9)
+	MOVO   X4, 144(R9)
+	MOVO   X5, 656(R9)
+	MOVO   X6, 16(R9)
+	MOVO   X7, 528(R9)
+	MOVO   896(R10), X0
+	MOVO   912(R10), X1
+	MOVO   928(R10), X2
+	MOVO   944(R10), X3
+	MOVO   960(R10), X4
+	MOVO   976(R10), X5
+	MOVO   992(R10), X6
+	MOVO   1008(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 384(R9)
+	MOVO   X1, 896(R9)
+	MOVO   X2, 256(R9)
+	MOVO   X3, 768(R9)
+	MOVO   X4, 128(R9)
+	MOVO   X5, 640(R9)
+	MOVO   X6, (R9)
+	MOVO   X7, 512(R9)
+	MOVQ   R9, R13
+	LEAQ   512(R9), R14
+	LEAQ   encryptRoundsSSE2<>+0(SB), SI
+	MOVQ   DX, (SP)
+	MOVL   $0x00000003, DX
+
+des:
+	MOVL $0x00000008, DI
+
+rounds:
+	MOVL       (SI), R15
+	ADDQ       AX, R15
+	MOVO       32(R14), X0
+	PXOR       368(R15), X0
+	MOVO       (R14), X1
+	PXOR       256(R15), X1
+	MOVO       X0, X2
+	PAND       X1, X2
+	MOVO       16(R14), X3
+	PXOR       160(R15), X3
+	MOVO       X0, X4
+	PXOR       X3, X4
+	MOVO       496(R14), X5
+	PXOR       208(R15), X5
+	MOVO       X4, X6
+	PXOR       X5, X6
+	MOVO       64(R14), X7
+	PXOR       64(R15), X7
+	MOVO       X6, X8
+	PANDN      X7, X8
+	MOVO       X8, X9
+	PXOR       X5, X9
+	MOVO       X1, X10
+	PANDN      X9, X10
+	PXOR       X6, X10
+	MOVO       X7, X9
+	PANDN      X10, X9
+	MOVO       48(R14), X11
+	PXOR       (R15), X11
+	PXOR       X11, X4
+	POR        X9, X4
+	MOVO       X7, X12
+	PANDN      X4, X12
+	PXOR       X9, X6
+	MOVO       X3, X4
+	PAND       X6, X4
+	MOVO       X1, X13
+	PXOR       onesSSE2<>+0(SB), X13
+	PXOR       X13, X4
+	MOVO       X0, X14
+	PANDN      X4, X14
+	MOVO       X5, X4
+	PANDN      X14, X4
+	MOVO       X1, X15
+	PXOR       X3, X15
+	PXOR       X4, X15
+	PXOR       X12, X15
+	PXOR       X11, X9
+	PXOR       X15, X9
+	MOVO       X15, X12
+	PAND       X9, X12
+	POR        X8, X12
+	PAND       X12, X5
+	PXOR       X9, X5
+	MOVO       X5, X12
+	PXOR       X7, X12
+	PXOR       X12, X2
+	MOVO       X11, X7
+	PANDN      X2, X7
+	POR        X10, X4
+	PXOR       X7, X4
+	MOVO       X4, X2
+	PXOR       X0, X2
+	PAND       X9, X2
+	PANDN      X2, X1
+	PXOR       X1, X8
+	PAND       X3, X8
+	PAND       X11, X15
+	POR        X15, X6
+	PXOR       X9, X6
+	PANDN      X4, X3
+	MOVO       X5, X1
+	PXOR       X3, X1
+	MOVO       X1, X2
+	PXOR       128(R13), X2
+	MOVO       X2, 128(R13)
+	PANDN      X14, X1
+	PANDN      X1, X0
+	PXOR       X0, X6
+	PXOR       X8, X6
+	MOVO       X6, X0
+	PXOR       352(R13), X0
+	MOVO       X0, 352(R13)
+	PXOR       X14, X10
+	PXOR       X15, X10
+	MOVO       X10, X0
+	PXOR       256(R13), X0
+	MOVO       X0, 256(R13)
+	PXOR       X10, X13
+	PXOR       X6, X13
+	MOVO       X11, X0
+	PANDN      X5, X0
+	PXOR       X0, X13
+	MOVO       X3, X0
+	PANDN      X10, X0
+	PXOR       X12, X0
+	PAND       X0, X11
+	PXOR       X11, X3
+	MOVO       64(R14), X0
+	PXOR       64(R15), X0
+	PANDN      X3, X0
+	PXOR       X0, X13
+	PXOR       480(R13), X13
+	MOVO       X13, 480(R13)
+	MOVO       128(R14), X0
+	PXOR       144(R15), X0
+	MOVO       64(R14), X1
+	PXOR       432(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       48(R14), X3
+	PXOR       32(R15), X3
+	MOVO       X3, X4
+	PANDN      X2, X4
+	MOVO       112(R14), X5
+	PXOR       320(R15), X5
+	MOVO       X5, X6
+	PANDN      X3, X6
+	MOVO       X0, X7
+	PXOR       onesSSE2<>+0(SB), X7
+	PXOR       X7, X6
+	MOVO       X7, X8
+	POR        X6, X8
+	MOVO       X8, X9
+	PXOR       X4, X9
+	PXOR       X7, X5
+	PAND       X5, X2
+	PANDN      X9, X2
+	MOVO       96(R14), X10
+	PXOR       80(R15), X10
+	MOVO       X10, X11
+	PAND       X2, X11
+	MOVO       X1, X12
+	PXOR       X5, X12
+	MOVO       X12, X13
+	PXOR       X3, X13
+	PXOR       X13, X11
+	MOVO       X1, X14
+	PANDN      X0, X14
+	POR        X10, X7
+	PANDN      X7, X2
+	PXOR       X14, X2
+	MOVO       80(R14), X7
+	PXOR       224(R15), X7
+	PAND       X7, X2
+	PXOR       X11, X2
+	PXOR       432(R13), X2
+	MOVO       X2, 432(R13)
+	PAND       X6, X13
+	POR        X5, X13
+	MOVO       X7, X2
+	PANDN      X13, X2
+	MOVO       X10, X13
+	POR        X9, X13
+	PANDN      X13, X11
+	PAND       X7, X9
+	MOVO       X5, X13
+	POR        X3, X13
+	MOVO       X1, X14
+	PAND       X13, X14
+	PXOR       X14, X6
+	PXOR       X9, X6
+	PXOR       X8, X13
+	POR        X1, X13
+	MOVO       X10, X9
+	PANDN      X13, X9
+	PXOR       X9, X6
+	MOVO       X6, X9
+	PXOR       192(R13), X9
+	MOVO       X9, 192(R13)
+	PAND       X8, X6
+	PXOR       X6, X0
+	PAND       X0, X3
+	PXOR       X3, X11
+	PXOR       X2, X11
+	MOVO       X11, X2
+	PXOR       272(R13), X2
+	MOVO       X2, 272(R13)
+	PXOR       X6, X11
+	PXOR       X13, X11
+	POR        X7, X4
+	PANDN      X4, X1
+	PXOR       X1, X11
+	PAND       X11, X10
+	POR        X12, X3
+	PANDN      X3, X6
+	PANDN      X6, X7
+	POR        X5, X0
+	PXOR       X14, X0
+	PXOR       X7, X0
+	PXOR       X10, X0
+	PXOR       16(R13), X0
+	MOVO       X0, 16(R13)
+	MOVO       112(R14), X0
+	PXOR       352(R15), X0
+	MOVO       176(R14), X1
+	PXOR       400(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       160(R14), X3
+	PXOR       48(R15), X3
+	MOVO       144(R14), X4
+	PXOR       176(R15), X4
+	MOVO       X3, X5
+	PXOR       X4, X5
+	PXOR       X5, X2
+	MOVO       192(R14), X6
+	PXOR       112(R15), X6
+	MOVO       X6, X7
+	PXOR       X4, X7
+	POR        X0, X5
+	MOVO       X1, X8
+	PANDN      X5, X8
+	MOVO       X3, X9
+	POR        X6, X9
+	PAND       X0, X9
+	PXOR       X7, X9
+	PXOR       X8, X9
+	MOVO       X3, X8
+	PXOR       X9, X8
+	MOVO       X7, X10
+	PANDN      X8, X10
+	MOVO       X10, X11
+	PXOR       X5, X11
+	PAND       X0, X10
+	PXOR       X10, X11
+	MOVO       X6, X12
+	PAND       X11, X12
+	MOVO       X2, X13
+	PXOR       X12, X13
+	MOVO       128(R14), X14
+	PXOR       288(R15), X14
+	PXOR       X14, X10
+	PXOR       X8, X5
+	PXOR       X10, X5
+	PAND       X5, X4
+	PXOR       onesSSE2<>+0(SB), X11
+	PXOR       X4, X11
+	MOVO       X14, X4
+	PANDN      X11, X4
+	PXOR       X4, X13
+	MOVO       X13, X4
+	PXOR       368(R13), X4
+	MOVO       X4, 368(R13)
+	PAND       X10, X14
+	PXOR       X9, X14
+	MOVO       X14, X4
+	PXOR       80(R13), X4
+	MOVO       X4, 80(R13)
+	POR        X13, X9
+	MOVO       X9, X4
+	POR        X14, X4
+	POR        X14, X2
+	PAND       X5, X7
+	MOVO       X7, X8
+	PXOR       X3, X8
+	MOVO       X1, X10
+	PANDN      X8, X10
+	POR        X10, X11
+	POR        X6, X11
+	PAND       X2, X1
+	PXOR       X1, X11
+	PAND       X11, X2
+	PXOR       X7, X2
+	PAND       X0, X2
+	PXOR       X2, X4
+	PANDN      X4, X3
+	PAND       X14, X12
+	PAND       X0, X12
+	PXOR       X5, X9
+	PXOR       X12, X9
+	PXOR       X3, X9
+	PXOR       240(R13), X9
+	MOVO       X9, 240(R13)
+	PAND       X14, X13
+	PXOR       X5, X13
+	PXOR       X10, X13
+	PANDN      X11, X0
+	PXOR       X0, X13
+	PXOR       464(R13), X13
+	MOVO       X13, 464(R13)
+	MOVO       256(R14), X0
+	PXOR       16(R15), X0
+	MOVO       192(R14), X1
+	PXOR       96(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       224(R14), X3
+	PXOR       304(R15), X3
+	MOVO       X3, X4
+	PANDN      X1, X4
+	PXOR       X2, X4
+	POR        X3, X2
+	MOVO       240(R14), X5
+	PXOR       192(R15), X5
+	MOVO       X5, X6
+	PANDN      X2, X6
+	MOVO       X4, X7
+	PXOR       X6, X7
+	MOVO       X3, X8
+	PANDN      X7, X8
+	PXOR       X5, X8
+	PAND       X8, X2
+	MOVO       X1, X9
+	PXOR       onesSSE2<>+0(SB), X9
+	MOVO       X7, X10
+	POR        X9, X10
+	PXOR       X10, X2
+	MOVO       176(R14), X11
+	PXOR       240(R15), X11
+	MOVO       X11, X12
+	PANDN      X2, X12
+	PXOR       X12, X10
+	MOVO       X0, X2
+	PAND       X8, X2
+	PXOR       X9, X2
+	MOVO       X2, X12
+	PXOR       X4, X12
+	PANDN      X12, X8
+	MOVO       208(R14), X13
+	PXOR       416(R15), X13
+	PAND       X13, X8
+	PXOR       X3, X8
+	MOVO       X13, X14
+	PANDN      X5, X14
+	POR        X14, X12
+	MOVO       X3, X15
+	PANDN      X12, X15
+	PXOR       X15, X8
+	MOVO       X11, X12
+	PAND       X8, X12
+	MOVO       X13, X15
+	PANDN      X2, X15
+	PXOR       X15, X7
+	MOVO       X7, X2
+	PXOR       X12, X2
+	MOVO       X2, X15
+	PXOR       (R13), X15
+	MOVO       X15, (R13)
+	PANDN      X2, X12
+	PXOR       X10, X12
+	MOVO       X2, X15
+	PXOR       X6, X15
+	PXOR       X14, X15
+	MOVO       X13, X14
+	PANDN      X15, X14
+	PXOR       X14, X12
+	PXOR       X0, X2
+	MOVO       X3, X0
+	PANDN      X11, X0
+	PXOR       X0, X2
+	PXOR       X3, X11
+	MOVO       X11, X0
+	POR        X5, X0
+	MOVO       X1, X14
+	PANDN      X0, X14
+	PXOR       X14, X2
+	MOVO       X13, X0
+	PANDN      X10, X0
+	PXOR       X2, X0
+	MOVO       X0, X10
+	PXOR       144(R13), X10
+	MOVO       X10, 144(R13)
+	MOVO       X0, X10
+	PXOR       X5, X10
+	PAND       X7, X10
+	PANDN      X15, X2
+	PXOR       X11, X2
+	PAND       X3, X2
+	PXOR       X2, X10
+	PAND       X10, X1
+	PXOR       X1, X12
+	MOVO       X12, X1
+	PXOR       400(R13), X1
+	MOVO       X1, 400(R13)
+	PXOR       X6, X12
+	PANDN      X12, X4
+	PXOR       X0, X4
+	PAND       X4, X3
+	PXOR       X8, X12
+	PXOR       X3, X12
+	PXOR       X7, X8
+	PANDN      X9, X11
+	PAND       X11, X5
+	PXOR       X5, X8
+	PANDN      X8, X13
+	PXOR       X13, X12
+	PXOR       304(R13), X12
+	MOVO       X12, 304(R13)
+	MOVO       304(R14), X0
+	PXOR       1184(R15), X0
+	MOVO       320(R14), X1
+	PXOR       1312(R15), X1
+	MOVO       X0, X2
+	PANDN      X1, X2
+	MOVO       X2, X3
+	PXOR       onesSSE2<>+0(SB), X3
+	MOVO       X1, X4
+	PANDN      X3, X4
+	MOVO       240(R14), X5
+	PXOR       1088(R15), X5
+	MOVO       X0, X6
+	PXOR       X5, X6
+	MOVO       272(R14), X7
+	PXOR       928(R15), X7
+	MOVO       X6, X8
+	PXOR       X7, X8
+	PAND       X5, X8
+	PXOR       X8, X3
+	MOVO       256(R14), X9
+	PXOR       1264(R15), X9
+	MOVO       X9, X10
+	PAND       X3, X10
+	MOVO       X7, X11
+	POR        X6, X11
+	MOVO       X1, X12
+	PANDN      X11, X12
+	MOVO       X12, X13
+	POR        X0, X13
+	MOVO       X7, X14
+	PXOR       X13, X14
+	POR        X5, X14
+	PXOR       X10, X14
+	MOVO       X14, X15
+	PXOR       X13, X15
+	PXOR       X15, X4
+	MOVO       288(R14), X1
+	PXOR       1024(R15), X1
+	PAND       X1, X14
+	PXOR       X6, X12
+	MOVO       X7, X1
+	PANDN      X13, X1
+	PXOR       X2, X1
+	PAND       X9, X1
+	PXOR       X1, X12
+	PXOR       X14, X12
+	MOVO       X12, X1
+	PXOR       32(R13), X1
+	MOVO       X1, 32(R13)
+	POR        X12, X5
+	MOVO       X5, X1
+	PXOR       X9, X1
+	MOVO       X0, X13
+	PANDN      X10, X13
+	PXOR       X13, X1
+	MOVO       X7, X10
+	PAND       X1, X10
+	POR        X14, X2
+	PXOR       X6, X2
+	PXOR       X10, X2
+	MOVO       X2, X10
+	PXOR       X1, X10
+	MOVO       X9, X13
+	PAND       X10, X13
+	PXOR       X13, X4
+	PAND       X4, X1
+	PANDN      X7, X13
+	MOVO       X0, X7
+	PANDN      X13, X7
+	PXOR       X10, X7
+	PXOR       X7, X1
+	PXOR       X1, X14
+	PAND       X9, X14
+	POR        X3, X10
+	MOVO       X9, X3
+	PANDN      X12, X3
+	MOVO       X3, X12
+	PANDN      X10, X12
+	PXOR       X14, X12
+	PANDN      X12, X0
+	PXOR       X11, X15
+	PXOR       X8, X15
+	MOVO       320(R14), X10
+	PXOR       1312(R15), X10
+	MOVO       X10, X11
+	PANDN      X15, X11
+	PXOR       X11, X1
+	MOVO       288(R14), X11
+	PXOR       1024(R15), X11
+	PAND       X11, X1
+	PXOR       X6, X8
+	PXOR       X9, X8
+	PAND       X7, X10
+	PXOR       X10, X8
+	PXOR       X1, X8
+	MOVO       X8, X1
+	PXOR       112(R13), X1
+	MOVO       X1, 112(R13)
+	PXOR       X8, X5
+	PANDN      X4, X11
+	PXOR       X11, X2
+	MOVO       X2, X1
+	PXOR       384(R13), X1
+	MOVO       X1, 384(R13)
+	PXOR       X2, X5
+	PXOR       X3, X5
+	PXOR       X0, X5
+	PXOR       208(R13), X5
+	MOVO       X5, 208(R13)
+	MOVO       304(R14), X0
+	PXOR       912(R15), X0
+	MOVO       368(R14), X1
+	PXOR       960(R15), X1
+	MOVO       X0, X2
+	PAND       X1, X2
+	MOVO       320(R14), X3
+	PXOR       1072(R15), X3
+	PXOR       X3, X2
+	MOVO       X1, X4
+	PXOR       X0, X4
+	MOVO       336(R14), X5
+	PXOR       1248(R15), X5
+	MOVO       X5, X6
+	PANDN      X4, X6
+	MOVO       X2, X7
+	PXOR       X6, X7
+	MOVO       X7, X8
+	POR        X5, X8
+	MOVO       X8, X9
+	PXOR       X4, X9
+	MOVO       352(R14), X10
+	PXOR       1152(R15), X10
+	MOVO       X10, X11
+	PANDN      X9, X11
+	PXOR       X7, X11
+	POR        X3, X4
+	PAND       X1, X4
+	MOVO       X11, X12
+	PANDN      X9, X12
+	MOVO       X12, X13
+	PXOR       X4, X13
+	MOVO       X10, X14
+	PAND       X13, X14
+	PAND       X8, X0
+	PXOR       X14, X0
+	MOVO       X0, X8
+	PANDN      X11, X8
+	PXOR       X5, X9
+	PXOR       X9, X8
+	MOVO       X3, X14
+	PAND       X8, X14
+	PXOR       X10, X9
+	MOVO       X9, X15
+	POR        X11, X15
+	POR        X13, X15
+	PXOR       X14, X15
+	MOVO       384(R14), X13
+	PXOR       1200(R15), X13
+	PAND       X13, X15
+	MOVO       X1, X14
+	POR        X10, X14
+	MOVO       X5, X10
+	PANDN      X14, X10
+	MOVO       X9, X14
+	PXOR       onesSSE2<>+0(SB), X14
+	PXOR       X10, X14
+	PXOR       X14, X15
+	PXOR       48(R13), X15
+	MOVO       X15, 48(R13)
+	MOVO       X13, X10
+	PAND       X0, X10
+	PXOR       X10, X11
+	PXOR       288(R13), X11
+	MOVO       X11, 288(R13)
+	PAND       X3, X7
+	PXOR       X7, X9
+	PXOR       X9, X5
+	PANDN      X4, X5
+	POR        X5, X0
+	PAND       X3, X0
+	PANDN      X0, X14
+	PXOR       X2, X14
+	PXOR       onesSSE2<>+0(SB), X6
+	PANDN      X6, X1
+	PXOR       X1, X5
+	PXOR       X5, X12
+	PANDN      X12, X3
+	PXOR       X3, X14
+	MOVO       X13, X1
+	PANDN      X14, X1
+	PXOR       X8, X10
+	MOVO       352(R14), X3
+	PXOR       1152(R15), X3
+	PXOR       X3, X10
+	PXOR       X0, X10
+	PXOR       X1, X10
+	PXOR       448(R13), X10
+	MOVO       X10, 448(R13)
+	PAND       X4, X2
+	PANDN      X2, X3
+	PXOR       X3, X9
+	PAND       X5, X13
+	PXOR       X13, X9
+	PXOR       160(R13), X9
+	MOVO       X9, 160(R13)
+	MOVO       432(R14), X0
+	PXOR       976(R15), X0
+	MOVO       400(R14), X1
+	PXOR       1056(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       416(R14), X3
+	PXOR       1328(R15), X3
+	PAND       X3, X2
+	MOVO       368(R14), X4
+	PXOR       1136(R15), X4
+	MOVO       X4, X5
+	PAND       X4, X5
+	MOVO       384(R14), X6
+	PXOR       1216(R15), X6
+	MOVO       X1, X7
+	POR        X6, X7
+	PXOR       X0, X7
+	MOVO       X7, X8
+	PXOR       X5, X8
+	MOVO       X8, X9
+	PXOR       X2, X9
+	MOVO       X1, X10
+	PXOR       X9, X10
+	MOVO       X10, X11
+	PAND       X4, X11
+	MOVO       X6, X12
+	PAND       X11, X12
+	MOVO       448(R14), X13
+	PXOR       1280(R15), X13
+	PXOR       X13, X12
+	POR        X6, X11
+	MOVO       X0, X14
+	PANDN      X11, X14
+	PAND       X3, X14
+	PXOR       X14, X12
+	MOVO       X2, X14
+	PAND       X12, X14
+	PXOR       X6, X8
+	POR        X14, X8
+	PAND       X4, X8
+	POR        X12, X5
+	PANDN      X5, X0
+	MOVO       X13, X5
+	PXOR       X9, X5
+	PXOR       X0, X5
+	PXOR       X3, X14
+	MOVO       X6, X0
+	PANDN      X14, X0
+	PXOR       X5, X0
+	MOVO       X13, X14
+	PAND       X12, X14
+	PXOR       X9, X14
+	MOVO       X14, X15
+	PXOR       96(R13), X15
+	MOVO       X15, 96(R13)
+	PAND       X5, X14
+	PXOR       X12, X14
+	MOVO       X13, X15
+	PANDN      X14, X15
+	MOVO       X6, X14
+	PXOR       X0, X14
+	PXOR       X11, X9
+	MOVO       X3, X11
+	PAND       X9, X11
+	PXOR       X11, X14
+	PXOR       X15, X14
+	PAND       X1, X14
+	PXOR       X0, X14
+	MOVO       X14, X15
+	PXOR       336(R13), X15
+	MOVO       X15, 336(R13)
+	PAND       X1, X14
+	PXOR       X14, X8
+	PAND       X13, X8
+	PANDN      X9, X7
+	PXOR       X2, X7
+	MOVO       X6, X1
+	PANDN      X7, X1
+	MOVO       X1, X2
+	PANDN      X0, X2
+	PXOR       X8, X2
+	PAND       X2, X3
+	PXOR       onesSSE2<>+0(SB), X10
+	PAND       X6, X13
+	PXOR       X13, X10
+	PXOR       X3, X10
+	PAND       X1, X5
+	PANDN      X5, X6
+	PXOR       X12, X9
+	POR        X9, X11
+	PXOR       X14, X11
+	PXOR       X6, X11
+	PAND       X11, X4
+	PXOR       X4, X10
+	PXOR       176(R13), X10
+	MOVO       X10, 176(R13)
+	PXOR       X1, X9
+	PXOR       X8, X9
+	PXOR       496(R13), X9
+	MOVO       X9, 496(R13)
+	MOVO       464(R14), X0
+	PXOR       1232(R15), X0
+	MOVO       432(R14), X1
+	PXOR       1168(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       X0, X3
+	PANDN      X2, X3
+	MOVO       480(R14), X4
+	PXOR       1008(R15), X4
+	MOVO       X4, X5
+	PAND       X3, X5
+	MOVO       496(R14), X6
+	PXOR       896(R15), X6
+	MOVO       X3, X7
+	PANDN      X6, X7
+	MOVO       X7, X8
+	PXOR       X0, X8
+	PXOR       X8, X5
+	MOVO       X6, X9
+	PXOR       onesSSE2<>+0(SB), X9
+	MOVO       X5, X10
+	PXOR       X9, X10
+	MOVO       (R14), X11
+	PXOR       944(R15), X11
+	MOVO       X11, X12
+	PANDN      X10, X12
+	MOVO       X1, X10
+	POR        X6, X10
+	MOVO       448(R14), X13
+	PXOR       1104(R15), X13
+	PAND       X13, X10
+	PXOR       X9, X10
+	MOVO       X4, X14
+	PANDN      X10, X14
+	PXOR       X1, X8
+	POR        X14, X8
+	PAND       X13, X8
+	POR        X8, X7
+	PXOR       X4, X7
+	PXOR       X12, X7
+	MOVO       X3, X10
+	POR        X13, X10
+	MOVO       X6, X12
+	PANDN      X10, X12
+	PXOR       X2, X12
+	PAND       X9, X2
+	POR        X2, X3
+	MOVO       X3, X9
+	PXOR       X13, X9
+	MOVO       X9, X10
+	PANDN      X12, X10
+	PANDN      X1, X10
+	MOVO       X11, X1
+	PANDN      X10, X1
+	MOVO       X6, X10
+	POR        X1, X10
+	PXOR       X14, X12
+	MOVO       X12, X14
+	PANDN      X11, X14
+	MOVO       X13, X15
+	PAND       X14, X15
+	PXOR       X15, X10
+	MOVO       X4, X15
+	PANDN      X10, X15
+	PXOR       X9, X1
+	PXOR       X15, X1
+	MOVO       X1, X10
+	PXOR       224(R13), X10
+	MOVO       X10, 224(R13)
+	PANDN      X13, X1
+	PAND       X4, X1
+	PXOR       X11, X9
+	PXOR       X1, X9
+	PAND       X9, X0
+	PXOR       X0, X7
+	PXOR       416(R13), X7
+	MOVO       X7, 416(R13)
+	PANDN      X5, X13
+	POR        X4, X2
+	PXOR       X2, X13
+	PAND       X11, X13
+	PXOR       X12, X13
+	PXOR       320(R13), X13
+	MOVO       X13, 320(R13)
+	PXOR       X2, X12
+	PXOR       X3, X12
+	PANDN      X12, X6
+	PANDN      X15, X5
+	PXOR       X6, X5
+	PXOR       X8, X5
+	PANDN      X5, X11
+	PXOR       X11, X14
+	PXOR       64(R13), X14
+	MOVO       X14, 64(R13)
+	MOVL       4(SI), R15
+	ADDQ       AX, R15
+	MOVO       32(R13), X0
+	PXOR       368(R15), X0
+	MOVO       (R13), X1
+	PXOR       256(R15), X1
+	MOVO       X0, X2
+	PAND       X1, X2
+	MOVO       16(R13), X3
+	PXOR       160(R15), X3
+	MOVO       X0, X4
+	PXOR       X3, X4
+	MOVO       496(R13), X5
+	PXOR       208(R15), X5
+	MOVO       X4, X6
+	PXOR       X5, X6
+	MOVO       64(R13), X7
+	PXOR       64(R15), X7
+	MOVO       X6, X8
+	PANDN      X7, X8
+	MOVO       X8, X9
+	PXOR       X5, X9
+	MOVO       X1, X10
+	PANDN      X9, X10
+	PXOR       X6, X10
+	MOVO       X7, X9
+	PANDN      X10, X9
+	MOVO       48(R13), X11
+	PXOR       (R15), X11
+	PXOR       X11, X4
+	POR        X9, X4
+	MOVO       X7, X12
+	PANDN      X4, X12
+	PXOR       X9, X6
+	MOVO       X3, X4
+	PAND       X6, X4
+	MOVO       X1, X13
+	PXOR       onesSSE2<>+0(SB), X13
+	PXOR       X13, X4
+	MOVO       X0, X14
+	PANDN      X4, X14
+	MOVO       X5, X4
+	PANDN      X14, X4
+	MOVO       X1, X15
+	PXOR       X3, X15
+	PXOR       X4, X15
+	PXOR       X12, X15
+	PXOR       X11, X9
+	PXOR       X15, X9
+	MOVO       X15, X12
+	PAND       X9, X12
+	POR        X8, X12
+	PAND       X12, X5
+	PXOR       X9, X5
+	MOVO       X5, X12
+	PXOR       X7, X12
+	PXOR       X12, X2
+	MOVO       X11, X7
+	PANDN      X2, X7
+	POR        X10, X4
+	PXOR       X7, X4
+	MOVO       X4, X2
+	PXOR       X0, X2
+	PAND       X9, X2
+	PANDN      X2, X1
+	PXOR       X1, X8
+	PAND       X3, X8
+	PAND       X11, X15
+	POR        X15, X6
+	PXOR       X9, X6
+	PANDN      X4, X3
+	MOVO       X5, X1
+	PXOR       X3, X1
+	MOVO       X1, X2
+	PXOR       128(R14), X2
+	MOVO       X2, 128(R14)
+	PANDN      X14, X1
+	PANDN      X1, X0
+	PXOR       X0, X6
+	PXOR       X8, X6
+	MOVO       X6, X0
+	PXOR       352(R14), X0
+	MOVO       X0, 352(R14)
+	PXOR       X14, X10
+	PXOR       X15, X10
+	MOVO       X10, X0
+	PXOR       256(R14), X0
+	MOVO       X0, 256(R14)
+	PXOR       X10, X13
+	PXOR       X6, X13
+	MOVO       X11, X0
+	PANDN      X5, X0
+	PXOR       X0, X13
+	MOVO       X3, X0
+	PANDN      X10, X0
+	PXOR       X12, X0
+	PAND       X0, X11
+	PXOR       X11, X3
+	MOVO       64(R13), X0
+	PXOR       64(R15), X0
+	PANDN      X3, X0
+	PXOR       X0, X13
+	PXOR       480(R14), X13
+	MOVO       X13, 480(R14)
+	MOVO       128(R13), X0
+	PXOR       144(R15), X0
+	MOVO       64(R13), X1
+	PXOR       432(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       48(R13), X3
+	PXOR       32(R15), X3
+	MOVO       X3, X4
+	PANDN      X2, X4
+	MOVO       112(R13), X5
+	PXOR       320(R15), X5
+	MOVO       X5, X6
+	PANDN      X3, X6
+	MOVO       X0, X7
+	PXOR       onesSSE2<>+0(SB), X7
+	PXOR       X7, X6
+	MOVO       X7, X8
+	POR        X6, X8
+	MOVO       X8, X9
+	PXOR       X4, X9
+	PXOR       X7, X5
+	PAND       X5, X2
+	PANDN      X9, X2
+	MOVO       96(R13), X10
+	PXOR       80(R15), X10
+	MOVO       X10, X11
+	PAND       X2, X11
+	MOVO       X1, X12
+	PXOR       X5, X12
+	MOVO       X12, X13
+	PXOR       X3, X13
+	PXOR       X13, X11
+	MOVO       X1, X14
+	PANDN      X0, X14
+	POR        X10, X7
+	PANDN      X7, X2
+	PXOR       X14, X2
+	MOVO       80(R13), X7
+	PXOR       224(R15), X7
+	PAND       X7, X2
+	PXOR       X11, X2
+	PXOR       432(R14), X2
+	MOVO       X2, 432(R14)
+	PAND       X6, X13
+	POR        X5, X13
+	MOVO       X7, X2
+	PANDN      X13, X2
+	MOVO       X10, X13
+	POR        X9, X13
+	PANDN      X13, X11
+	PAND       X7, X9
+	MOVO       X5, X13
+	POR        X3, X13
+	MOVO       X1, X14
+	PAND       X13, X14
+	PXOR       X14, X6
+	PXOR       X9, X6
+	PXOR       X8, X13
+	POR        X1, X13
+	MOVO       X10, X9
+	PANDN      X13, X9
+	PXOR       X9, X6
+	MOVO       X6, X9
+	PXOR       192(R14), X9
+	MOVO       X9, 192(R14)
+	PAND       X8, X6
+	PXOR       X6, X0
+	PAND       X0, X3
+	PXOR       X3, X11
+	PXOR       X2, X11
+	MOVO       X11, X2
+	PXOR       272(R14), X2
+	MOVO       X2, 272(R14)
+	PXOR       X6, X11
+	PXOR       X13, X11
+	POR        X7, X4
+	PANDN      X4, X1
+	PXOR       X1, X11
+	PAND       X11, X10
+	POR        X12, X3
+	PANDN      X3, X6
+	PANDN      X6, X7
+	POR        X5, X0
+	PXOR       X14, X0
+	PXOR       X7, X0
+	PXOR       X10, X0
+	PXOR       16(R14), X0
+	MOVO       X0, 16(R14)
+	MOVO       112(R13), X0
+	PXOR       352(R15), X0
+	MOVO       176(R13), X1
+	PXOR       400(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       160(R13), X3
+	PXOR       48(R15), X3
+	MOVO       144(R13), X4
+	PXOR       176(R15), X4
+	MOVO       X3, X5
+	PXOR       X4, X5
+	PXOR       X5, X2
+	MOVO       192(R13), X6
+	PXOR       112(R15), X6
+	MOVO       X6, X7
+	PXOR       X4, X7
+	POR        X0, X5
+	MOVO       X1, X8
+	PANDN      X5, X8
+	MOVO       X3, X9
+	POR        X6, X9
+	PAND       X0, X9
+	PXOR       X7, X9
+	PXOR       X8, X9
+	MOVO       X3, X8
+	PXOR       X9, X8
+	MOVO       X7, X10
+	PANDN      X8, X10
+	MOVO       X10, X11
+	PXOR       X5, X11
+	PAND       X0, X10
+	PXOR       X10, X11
+	MOVO       X6, X12
+	PAND       X11, X12
+	MOVO       X2, X13
+	PXOR       X12, X13
+	MOVO       128(R13), X14
+	PXOR       288(R15), X14
+	PXOR       X14, X10
+	PXOR       X8, X5
+	PXOR       X10, X5
+	PAND       X5, X4
+	PXOR       onesSSE2<>+0(SB), X11
+	PXOR       X4, X11
+	MOVO       X14, X4
+	PANDN      X11, X4
+	PXOR       X4, X13
+	MOVO       X13, X4
+	PXOR       368(R14), X4
+	MOVO       X4, 368(R14)
+	PAND       X10, X14
+	PXOR       X9, X14
+	MOVO       X14, X4
+	PXOR       80(R14), X4
+	MOVO       X4, 80(R14)
+	POR        X13, X9
+	MOVO       X9, X4
+	POR        X14, X4
+	POR        X14, X2
+	PAND       X5, X7
+	MOVO       X7, X8
+	PXOR       X3, X8
+	MOVO       X1, X10
+	PANDN      X8, X10
+	POR        X10, X11
+	POR        X6, X11
+	PAND       X2, X1
+	PXOR       X1, X11
+	PAND       X11, X2
+	PXOR       X7, X2
+	PAND       X0, X2
+	PXOR       X2, X4
+	PANDN      X4, X3
+	PAND       X14, X12
+	PAND       X0, X12
+	PXOR       X5, X9
+	PXOR       X12, X9
+	PXOR       X3, X9
+	PXOR       240(R14), X9
+	MOVO       X9, 240(R14)
+	PAND       X14, X13
+	PXOR       X5, X13
+	PXOR       X10, X13
+	PANDN      X11, X0
+	PXOR       X0, X13
+	PXOR       464(R14), X13
+	MOVO       X13, 464(R14)
+	MOVO       256(R13), X0
+	PXOR       16(R15), X0
+	MOVO       192(R13), X1
+	PXOR       96(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       224(R13), X3
+	PXOR       304(R15), X3
+	MOVO       X3, X4
+	PANDN      X1, X4
+	PXOR       X2, X4
+	POR        X3, X2
+	MOVO       240(R13), X5
+	PXOR       192(R15), X5
+	MOVO       X5, X6
+	PANDN      X2, X6
+	MOVO       X4, X7
+	PXOR       X6, X7
+	MOVO       X3, X8
+	PANDN      X7, X8
+	PXOR       X5, X8
+	PAND       X8, X2
+	MOVO       X1, X9
+	PXOR       onesSSE2<>+0(SB), X9
+	MOVO       X7, X10
+	POR        X9, X10
+	PXOR       X10, X2
+	MOVO       176(R13), X11
+	PXOR       240(R15), X11
+	MOVO       X11, X12
+	PANDN      X2, X12
+	PXOR       X12, X10
+	MOVO       X0, X2
+	PAND       X8, X2
+	PXOR       X9, X2
+	MOVO       X2, X12
+	PXOR       X4, X12
+	PANDN      X12, X8
+	MOVO       208(R13), X13
+	PXOR       416(R15), X13
+	PAND       X13, X8
+	PXOR       X3, X8
+	MOVO       X13, X14
+	PANDN      X5, X14
+	POR        X14, X12
+	MOVO       X3, X15
+	PANDN      X12, X15
+	PXOR       X15, X8
+	MOVO       X11, X12
+	PAND       X8, X12
+	MOVO       X13, X15
+	PANDN      X2, X15
+	PXOR       X15, X7
+	MOVO       X7, X2
+	PXOR       X12, X2
+	MOVO       X2, X15
+	PXOR       (R14), X15
+	MOVO       X15, (R14)
+	PANDN      X2, X12
+	PXOR       X10, X12
+	MOVO       X2, X15
+	PXOR       X6, X15
+	PXOR       X14, X15
+	MOVO       X13, X14
+	PANDN      X15, X14
+	PXOR       X14, X12
+	PXOR       X0, X2
+	MOVO       X3, X0
+	PANDN      X11, X0
+	PXOR       X0, X2
+	PXOR       X3, X11
+	MOVO       X11, X0
+	POR        X5, X0
+	MOVO       X1, X14
+	PANDN      X0, X14
+	PXOR       X14, X2
+	MOVO       X13, X0
+	PANDN      X10, X0
+	PXOR       X2, X0
+	MOVO       X0, X10
+	PXOR       144(R14), X10
+	MOVO       X10, 144(R14)
+	MOVO       X0, X10
+	PXOR       X5, X10
+	PAND       X7, X10
+	PANDN      X15, X2
+	PXOR       X11, X2
+	PAND       X3, X2
+	PXOR       X2, X10
+	PAND       X10, X1
+	PXOR       X1, X12
+	MOVO       X12, X1
+	PXOR       400(R14), X1
+	MOVO       X1, 400(R14)
+	PXOR       X6, X12
+	PANDN      X12, X4
+	PXOR       X0, X4
+	PAND       X4, X3
+	PXOR       X8, X12
+	PXOR       X3, X12
+	PXOR       X7, X8
+	PANDN      X9, X11
+	PAND       X11, X5
+	PXOR       X5, X8
+	PANDN      X8, X13
+	PXOR       X13, X12
+	PXOR       304(R14), X12
+	MOVO       X12, 304(R14)
+	MOVO       304(R13), X0
+	PXOR       1184(R15), X0
+	MOVO       320(R13), X1
+	PXOR       1312(R15), X1
+	MOVO       X0, X2
+	PANDN      X1, X2
+	MOVO       X2, X3
+	PXOR       onesSSE2<>+0(SB), X3
+	MOVO       X1, X4
+	PANDN      X3, X4
+	MOVO       240(R13), X5
+	PXOR       1088(R15), X5
+	MOVO       X0, X6
+	PXOR       X5, X6
+	MOVO       272(R13), X7
+	PXOR       928(R15), X7
+	MOVO       X6, X8
+	PXOR       X7, X8
+	PAND       X5, X8
+	PXOR       X8, X3
+	MOVO       256(R13), X9
+	PXOR       1264(R15), X9
+	MOVO       X9, X10
+	PAND       X3, X10
+	MOVO       X7, X11
+	POR        X6, X11
+	MOVO       X1, X12
+	PANDN      X11, X12
+	MOVO       X12, X13
+	POR        X0, X13
+	MOVO       X7, X14
+	PXOR       X13, X14
+	POR        X5, X14
+	PXOR       X10, X14
+	MOVO       X14, X15
+	PXOR       X13, X15
+	PXOR       X15, X4
+	MOVO       288(R13), X1
+	PXOR       1024(R15), X1
+	PAND       X1, X14
+	PXOR       X6, X12
+	MOVO       X7, X1
+	PANDN      X13, X1
+	PXOR       X2, X1
+	PAND       X9, X1
+	PXOR       X1, X12
+	PXOR       X14, X12
+	MOVO       X12, X1
+	PXOR       32(R14), X1
+	MOVO       X1, 32(R14)
+	POR        X12, X5
+	MOVO       X5, X1
+	PXOR       X9, X1
+	MOVO       X0, X13
+	PANDN      X10, X13
+	PXOR       X13, X1
+	MOVO       X7, X10
+	PAND       X1, X10
+	POR        X14, X2
+	PXOR       X6, X2
+	PXOR       X10, X2
+	MOVO       X2, X10
+	PXOR       X1, X10
+	MOVO       X9, X13
+	PAND       X10, X13
+	PXOR       X13, X4
+	PAND       X4, X1
+	PANDN      X7, X13
+	MOVO       X0, X7
+	PANDN      X13, X7
+	PXOR       X10, X7
+	PXOR       X7, X1
+	PXOR       X1, X14
+	PAND       X9, X14
+	POR        X3, X10
+	MOVO       X9, X3
+	PANDN      X12, X3
+	MOVO       X3, X12
+	PANDN      X10, X12
+	PXOR       X14, X12
+	PANDN      X12, X0
+	PXOR       X11, X15
+	PXOR       X8, X15
+	MOVO       320(R13), X10
+	PXOR       1312(R15), X10
+	MOVO       X10, X11
+	PANDN      X15, X11
+	PXOR       X11, X1
+	MOVO       288(R13), X11
+	PXOR       1024(R15), X11
+	PAND       X11, X1
+	PXOR       X6, X8
+	PXOR       X9, X8
+	PAND       X7, X10
+	PXOR       X10, X8
+	PXOR       X1, X8
+	MOVO       X8, X1
+	PXOR       112(R14), X1
+	MOVO       X1, 112(R14)
+	PXOR       X8, X5
+	PANDN      X4, X11
+	PXOR       X11, X2
+	MOVO       X2, X1
+	PXOR       384(R14), X1
+	MOVO       X1, 384(R14)
+	PXOR       X2, X5
+	PXOR       X3, X5
+	PXOR       X0, X5
+	PXOR       208(R14), X5
+	MOVO       X5, 208(R14)
+	MOVO       304(R13), X0
+	PXOR       912(R15), X0
+	MOVO       368(R13), X1
+	PXOR       960(R15), X1
+	MOVO       X0, X2
+	PAND       X1, X2
+	MOVO       320(R13), X3
+	PXOR       1072(R15), X3
+	PXOR       X3, X2
+	MOVO       X1, X4
+	PXOR       X0, X4
+	MOVO       336(R13), X5
+	PXOR       1248(R15), X5
+	MOVO       X5, X6
+	PANDN      X4, X6
+	MOVO       X2, X7
+	PXOR       X6, X7
+	MOVO       X7, X8
+	POR        X5, X8
+	MOVO       X8, X9
+	PXOR       X4, X9
+	MOVO       352(R13), X10
+	PXOR       1152(R15), X10
+	MOVO       X10, X11
+	PANDN      X9, X11
+	PXOR       X7, X11
+	POR        X3, X4
+	PAND       X1, X4
+	MOVO       X11, X12
+	PANDN      X9, X12
+	MOVO       X12, X13
+	PXOR       X4, X13
+	MOVO       X10, X14
+	PAND       X13, X14
+	PAND       X8, X0
+	PXOR       X14, X0
+	MOVO       X0, X8
+	PANDN      X11, X8
+	PXOR       X5, X9
+	PXOR       X9, X8
+	MOVO       X3, X14
+	PAND       X8, X14
+	PXOR       X10, X9
+	MOVO       X9, X15
+	POR        X11, X15
+	POR        X13, X15
+	PXOR       X14, X15
+	MOVO       384(R13), X13
+	PXOR       1200(R15), X13
+	PAND       X13, X15
+	MOVO       X1, X14
+	POR        X10, X14
+	MOVO       X5, X10
+	PANDN      X14, X10
+	MOVO       X9, X14
+	PXOR       onesSSE2<>+0(SB), X14
+	PXOR       X10, X14
+	PXOR       X14, X15
+	PXOR       48(R14), X15
+	MOVO       X15, 48(R14)
+	MOVO       X13, X10
+	PAND       X0, X10
+	PXOR       X10, X11
+	PXOR       288(R14), X11
+	MOVO       X11, 288(R14)
+	PAND       X3, X7
+	PXOR       X7, X9
+	PXOR       X9, X5
+	PANDN      X4, X5
+	POR        X5, X0
+	PAND       X3, X0
+	PANDN      X0, X14
+	PXOR       X2, X14
+	PXOR       onesSSE2<>+0(SB), X6
+	PANDN      X6, X1
+	PXOR       X1, X5
+	PXOR       X5, X12
+	PANDN      X12, X3
+	PXOR       X3, X14
+	MOVO       X13, X1
+	PANDN      X14, X1
+	PXOR       X8, X10
+	MOVO       352(R13), X3
+	PXOR       1152(R15), X3
+	PXOR       X3, X10
+	PXOR       X0, X10
+	PXOR       X1, X10
+	PXOR       448(R14), X10
+	MOVO       X10, 448(R14)
+	PAND       X4, X2
+	PANDN      X2, X3
+	PXOR       X3, X9
+	PAND       X5, X13
+	PXOR       X13, X9
+	PXOR       160(R14), X9
+	MOVO       X9, 160(R14)
+	MOVO       432(R13), X0
+	PXOR       976(R15), X0
+	MOVO       400(R13), X1
+	PXOR       1056(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       416(R13), X3
+	PXOR       1328(R15), X3
+	PAND       X3, X2
+	MOVO       368(R13), X4
+	PXOR       1136(R15), X4
+	MOVO       X4, X5
+	PAND       X4, X5
+	MOVO       384(R13), X6
+	PXOR       1216(R15), X6
+	MOVO       X1, X7
+	POR        X6, X7
+	PXOR       X0, X7
+	MOVO       X7, X8
+	PXOR       X5, X8
+	MOVO       X8, X9
+	PXOR       X2, X9
+	MOVO       X1, X10
+	PXOR       X9, X10
+	MOVO       X10, X11
+	PAND       X4, X11
+	MOVO       X6, X12
+	PAND       X11, X12
+	MOVO       448(R13), X13
+	PXOR       1280(R15), X13
+	PXOR       X13, X12
+	POR        X6, X11
+	MOVO       X0, X14
+	PANDN      X11, X14
+	PAND       X3, X14
+	PXOR       X14, X12
+	MOVO       X2, X14
+	PAND       X12, X14
+	PXOR       X6, X8
+	POR        X14, X8
+	PAND       X4, X8
+	POR        X12, X5
+	PANDN      X5, X0
+	MOVO       X13, X5
+	PXOR       X9, X5
+	PXOR       X0, X5
+	PXOR       X3, X14
+	MOVO       X6, X0
+	PANDN      X14, X0
+	PXOR       X5, X0
+	MOVO       X13, X14
+	PAND       X12, X14
+	PXOR       X9, X14
+	MOVO       X14, X15
+	PXOR       96(R14), X15
+	MOVO       X15, 96(R14)
+	PAND       X5, X14
+	PXOR       X12, X14
+	MOVO       X13, X15
+	PANDN      X14, X15
+	MOVO       X6, X14
+	PXOR       X0, X14
+	PXOR       X11, X9
+	MOVO       X3, X11
+	PAND       X9, X11
+	PXOR       X11, X14
+	PXOR       X15, X14
+	PAND       X1, X14
+	PXOR       X0, X14
+	MOVO       X14, X15
+	PXOR       336(R14), X15
+	MOVO       X15, 336(R14)
+	PAND       X1, X14
+	PXOR       X14, X8
+	PAND       X13, X8
+	PANDN      X9, X7
+	PXOR       X2, X7
+	MOVO       X6, X1
+	PANDN      X7, X1
+	MOVO       X1, X2
+	PANDN      X0, X2
+	PXOR       X8, X2
+	PAND       X2, X3
+	PXOR       onesSSE2<>+0(SB), X10
+	PAND       X6, X13
+	PXOR       X13, X10
+	PXOR       X3, X10
+	PAND       X1, X5
+	PANDN      X5, X6
+	PXOR       X12, X9
+	POR        X9, X11
+	PXOR       X14, X11
+	PXOR       X6, X11
+	PAND       X11, X4
+	PXOR       X4, X10
+	PXOR       176(R14), X10
+	MOVO       X10, 176(R14)
+	PXOR       X1, X9
+	PXOR       X8, X9
+	PXOR       496(R14), X9
+	MOVO       X9, 496(R14)
+	MOVO       464(R13), X0
+	PXOR       1232(R15), X0
+	MOVO       432(R13), X1
+	PXOR       1168(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       X0, X3
+	PANDN      X2, X3
+	MOVO       480(R13), X4
+	PXOR       1008(R15), X4
+	MOVO       X4, X5
+	PAND       X3, X5
+	MOVO       496(R13), X6
+	PXOR       896(R15), X6
+	MOVO       X3, X7
+	PANDN      X6, X7
+	MOVO       X7, X8
+	PXOR       X0, X8
+	PXOR       X8, X5
+	MOVO       X6, X9
+	PXOR       onesSSE2<>+0(SB), X9
+	MOVO       X5, X10
+	PXOR       X9, X10
+	MOVO       (R13), X11
+	PXOR       944(R15), X11
+	MOVO       X11, X12
+	PANDN      X10, X12
+	MOVO       X1, X10
+	POR        X6, X10
+	MOVO       448(R13), X13
+	PXOR       1104(R15), X13
+	PAND       X13, X10
+	PXOR       X9, X10
+	MOVO       X4, X14
+	PANDN      X10, X14
+	PXOR       X1, X8
+	POR        X14, X8
+	PAND       X13, X8
+	POR        X8, X7
+	PXOR       X4, X7
+	PXOR       X12, X7
+	MOVO       X3, X10
+	POR        X13, X10
+	MOVO       X6, X12
+	PANDN      X10, X12
+	PXOR       X2, X12
+	PAND       X9, X2
+	POR        X2, X3
+	MOVO       X3, X9
+	PXOR       X13, X9
+	MOVO       X9, X10
+	PANDN      X12, X10
+	PANDN      X1, X10
+	MOVO       X11, X1
+	PANDN      X10, X1
+	MOVO       X6, X10
+	POR        X1, X10
+	PXOR       X14, X12
+	MOVO       X12, X14
+	PANDN      X11, X14
+	MOVO       X13, X15
+	PAND       X14, X15
+	PXOR       X15, X10
+	MOVO       X4, X15
+	PANDN      X10, X15
+	PXOR       X9, X1
+	PXOR       X15, X1
+	MOVO       X1, X10
+	PXOR       224(R14), X10
+	MOVO       X10, 224(R14)
+	PANDN      X13, X1
+	PAND       X4, X1
+	PXOR       X11, X9
+	PXOR       X1, X9
+	PAND       X9, X0
+	PXOR       X0, X7
+	PXOR       416(R14), X7
+	MOVO       X7, 416(R14)
+	PANDN      X5, X13
+	POR        X4, X2
+	PXOR       X2, X13
+	PAND       X11, X13
+	PXOR       X12, X13
+	PXOR       320(R14), X13
+	MOVO       X13, 320(R14)
+	PXOR       X2, X12
+	PXOR       X3, X12
+	PANDN      X12, X6
+	PANDN      X15, X5
+	PXOR       X6, X5
+	PXOR       X8, X5
+	PANDN      X5, X11
+	PXOR       X11, X14
+	PXOR       64(R14), X14
+	MOVO       X14, 64(R14)
+	ADDQ       $+8, SI
+	DECQ       DI
+	JNZ        rounds
+	XCHGQ      R13, R14
+	DECQ       DX
+	JNZ        des
+	MOVQ       (SP), DX
+	MOVO       496(R13), X0
+	MOVO       496(R14), X1
+	MOVO       368(R13), X2
+	MOVO       368(R14), X3
+	MOVO       240(R13), X4
+	MOVO       240(R14), X5
+	MOVO       112(R13), X6
+	MOVO       112(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, (R10)
+	MOVO       X1, 16(R10)
+	MOVO       X2, 32(R10)
+	MOVO       X3, 48(R10)
+	MOVO       X4, 64(R10)
+	MOVO       X5, 80(R10)
+	MOVO       X6, 96(R10)
+	MOVO       X7, 112(R10)
+	MOVO       480(R13), X0
+	MOVO       480(R14), X1
+	MOVO       352(R13), X2
+	MOVO       352(R14), X3
+	MOVO       224(R13), X4
+	MOVO       224(R14), X5
+	MOVO       96(R13), X6
+	MOVO       96(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 128(R10)
+	MOVO       X1, 144(R10)
+	MOVO       X2, 160(R10)
+	MOVO       X3, 176(R10)
+	MOVO       X4, 192(R10)
+	MOVO       X5, 208(R10)
+	MOVO       X6, 224(R10)
+	MOVO       X7, 240(R10)
+	MOVO       464(R13), X0
+	MOVO       464(R14), X1
+	MOVO       336(R13), X2
+	MOVO       336(R14), X3
+	MOVO       208(R13), X4
+	MOVO       208(R14), X5
+	MOVO       80(R13), X6
+	MOVO       80(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 256(R10)
+	MOVO       X1, 272(R10)
+	MOVO       X2, 288(R10)
+	MOVO       X3, 304(R10)
+	MOVO       X4, 320(R10)
+	MOVO       X5, 336(R10)
+	MOVO       X6, 352(R10)
+	MOVO       X7, 368(R10)
+	MOVO       448(R13), X0
+	MOVO       448(R14), X1
+	MOVO       320(R13), X2
+	MOVO       320(R14), X3
+	MOVO       192(R13), X4
+	MOVO       192(R14), X5
+	MOVO       64(R13), X6
+	MOVO       64(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 384(R10)
+	MOVO       X1, 400(R10)
+	MOVO       X2, 416(R10)
+	MOVO       X3, 432(R10)
+	MOVO       X4, 448(R10)
+	MOVO       X5, 464(R10)
+	MOVO       X6, 480(R10)
+	MOVO       X7, 496(R10)
+	MOVO       432(R13), X0
+	MOVO       432(R14), X1
+	MOVO       304(R13), X2
+	MOVO       304(R14), X3
+	MOVO       176(R13), X4
+	MOVO       176(R14), X5
+	MOVO       48(R13), X6
+	MOVO       48(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 512(R10)
+	MOVO       X1, 528(R10)
+	MOVO       X2, 544(R10)
+	MOVO       X3, 560(R10)
+	MOVO       X4, 576(R10)
+	MOVO       X5, 592(R10)
+	MOVO       X6, 608(R10)
+	MOVO       X7, 624(R10)
+	MOVO       416(R13), X0
+	MOVO       416(R14), X1
+	MOVO       288(R13), X2
+	MOVO       288(R14), X3
+	MOVO       160(R13), X4
+	MOVO       160(R14), X5
+	MOVO       32(R13), X6
+	MOVO       32(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 640(R10)
+	MOVO       X1, 656(R10)
+	MOVO       X2, 672(R10)
+	MOVO       X3, 688(R10)
+	MOVO       X4, 704(R10)
+	MOVO       X5, 720(R10)
+	MOVO       X6, 736(R10)
+	MOVO       X7, 752(R10)
+	MOVO       400(R13), X0
+	MOVO       400(R14), X1
+	MOVO       272(R13), X2
+	MOVO       272(R14), X3
+	MOVO       144(R13), X4
+	MOVO       144(R14), X5
+	MOVO       16(R13), X6
+	MOVO       16(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 768(R10)
+	MOVO       X1, 784(R10)
+	MOVO       X2, 800(R10)
+	MOVO       X3, 816(R10)
+	MOVO       X4, 832(R10)
+	MOVO       X5, 848(R10)
+	MOVO       X6, 864(R10)
+	MOVO       X7, 880(R10)
+	MOVO       384(R13), X0
+	MOVO       384(R14), X1
+	MOVO       256(R13), X2
+	MOVO       256(R14), X3
+	MOVO       128(R13), X4
+	MOVO       128(R14), X5
+	MOVO       (R13), X6
+	MOVO       (R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 896(R10)
+	MOVO       X1, 912(R10)
+	MOVO       X2, 928(R10)
+	MOVO       X3, 944(R10)
+	MOVO       X4, 960(R10)
+	MOVO       X5, 976(R10)
+	MOVO       X6, 992(R10)
+	MOVO       X7, 1008(R10)
+	MOVO       (R10), X0
+	MOVO       128(R10), X1
+	MOVO       256(R10), X2
+	MOVO       384(R10), X3
+	MOVO       512(R10), X4
+	MOVO       640(R10), X5
+	MOVO       768(R10), X6
+	MOVO       896(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	MOVO       X0, (BX)
+	MOVQ       (CX), DI
+	MOVQ       8(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	MOVO       X1, 128(BX)
+	MOVQ       128(CX), DI
+	MOVQ       136(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	MOVO       X2, 256(BX)
+	MOVQ       256(CX), DI
+	MOVQ       264(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	MOVO       X3, 384(BX)
+	MOVQ       384(CX), DI
+	MOVQ       392(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	MOVO       X4, 512(BX)
+	MOVQ       512(CX), DI
+	MOVQ       520(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	MOVO       X5, 640(BX)
+	MOVQ       640(CX), DI
+	MOVQ       648(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	MOVO       X6, 768(BX)
+	MOVQ       768(CX), DI
+	MOVQ       776(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	MOVO       X7, 896(BX)
+	MOVQ       896(CX), DI
+	MOVQ       904(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       16(R10), X0
+	MOVO       144(R10), X1
+	MOVO       272(R10), X2
+	MOVO       400(R10), X3
+	MOVO       528(R10), X4
+	MOVO       656(R10), X5
+	MOVO       784(R10), X6
+	MOVO       912(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	MOVO       X0, 16(BX)
+	MOVQ       16(CX), DI
+	MOVQ       24(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	MOVO       X1, 144(BX)
+	MOVQ       144(CX), DI
+	MOVQ       152(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	MOVO       X2, 272(BX)
+	MOVQ       272(CX), DI
+	MOVQ       280(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	MOVO       X3, 400(BX)
+	MOVQ       400(CX), DI
+	MOVQ       408(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	MOVO       X4, 528(BX)
+	MOVQ       528(CX), DI
+	MOVQ       536(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	MOVO       X5, 656(BX)
+	MOVQ       656(CX), DI
+	MOVQ       664(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	MOVO       X6, 784(BX)
+	MOVQ       784(CX), DI
+	MOVQ       792(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	MOVO       X7, 912(BX)
+	MOVQ       912(CX), DI
+	MOVQ       920(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       32(R10), X0
+	MOVO       160(R10), X1
+	MOVO       288(R10), X2
+	MOVO       416(R10), X3
+	MOVO       544(R10), X4
+	MOVO       672(R10), X5
+	MOVO       800(R10), X6
+	MOVO       928(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	MOVO       X0, 32(BX)
+	MOVQ       32(CX), DI
+	MOVQ       40(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	MOVO       X1, 160(BX)
+	MOVQ       160(CX), DI
+	MOVQ       168(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	MOVO       X2, 288(BX)
+	MOVQ       288(CX), DI
+	MOVQ       296(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	MOVO       X3, 416(BX)
+	MOVQ       416(CX), DI
+	MOVQ       424(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	MOVO       X4, 544(BX)
+	MOVQ       544(CX), DI
+	MOVQ       552(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	MOVO       X5, 672(BX)
+	MOVQ       672(CX), DI
+	MOVQ       680(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	MOVO       X6, 800(BX)
+	MOVQ       800(CX), DI
+	MOVQ       808(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	MOVO       X7, 928(BX)
+	MOVQ       928(CX), DI
+	MOVQ       936(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       48(R10), X0
+	MOVO       176(R10), X1
+	MOVO       304(R10), X2
+	MOVO       432(R10), X3
+	MOVO       560(R10), X4
+	MOVO       688(R10), X5
+	MOVO       816(R10), X6
+	MOVO       944(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	MOVO       X0, 48(BX)
+	MOVQ       48(CX), DI
+	MOVQ       56(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	MOVO       X1, 176(BX)
+	MOVQ       176(CX), DI
+	MOVQ       184(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	MOVO       X2, 304(BX)
+	MOVQ       304(CX), DI
+	MOVQ       312(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	MOVO       X3, 432(BX)
+	MOVQ       432(CX), DI
+	MOVQ       440(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	MOVO       X4, 560(BX)
+	MOVQ       560(CX), DI
+	MOVQ       568(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	MOVO       X5, 688(BX)
+	MOVQ       688(CX), DI
+	MOVQ       696(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	MOVO       X6, 816(BX)
+	MOVQ       816(CX), DI
+	MOVQ       824(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	MOVO       X7, 944(BX)
+	MOVQ       944(CX), DI
+	MOVQ       952(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       64(R10), X0
+	MOVO       192(R10), X1
+	MOVO       320(R10), X2
+	MOVO       448(R10), X3
+	MOVO       576(R10), X4
+	MOVO       704(R10), X5
+	MOVO       832(R10), X6
+	MOVO       960(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	MOVO       X0, 64(BX)
+	MOVQ       64(CX), DI
+	MOVQ       72(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	MOVO       X1, 192(BX)
+	MOVQ       192(CX), DI
+	MOVQ       200(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	MOVO       X2, 320(BX)
+	MOVQ       320(CX), DI
+	MOVQ       328(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	MOVO       X3, 448(BX)
+	MOVQ       448(CX), DI
+	MOVQ       456(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	MOVO       X4, 576(BX)
+	MOVQ       576(CX), DI
+	MOVQ       584(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	MOVO       X5, 704(BX)
+	MOVQ       704(CX), DI
+	MOVQ       712(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	MOVO       X6, 832(BX)
+	MOVQ       832(CX), DI
+	MOVQ       840(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	MOVO       X7, 960(BX)
+	MOVQ       960(CX), DI
+	MOVQ       968(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       80(R10), X0
+	MOVO       208(R10), X1
+	MOVO       336(R10), X2
+	MOVO       464(R10), X3
+	MOVO       592(R10), X4
+	MOVO       720(R10), X5
+	MOVO       848(R10), X6
+	MOVO       976(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	MOVO       X0, 80(BX)
+	MOVQ       80(CX), DI
+	MOVQ       88(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	MOVO       X1, 208(BX)
+	MOVQ       208(CX), DI
+	MOVQ       216(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	MOVO       X2, 336(BX)
+	MOVQ       336(CX), DI
+	MOVQ       344(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	MOVO       X3, 464(BX)
+	MOVQ       464(CX), DI
+	MOVQ       472(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	MOVO       X4, 592(BX)
+	MOVQ       592(CX), DI
+	MOVQ       600(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	MOVO       X5, 720(BX)
+	MOVQ       720(CX), DI
+	MOVQ       728(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	MOVO       X6, 848(BX)
+	MOVQ       848(CX), DI
+	MOVQ       856(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	MOVO       X7, 976(BX)
+	MOVQ       976(CX), DI
+	MOVQ       984(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       96(R10), X0
+	MOVO       224(R10), X1
+	MOVO       352(R10), X2
+	MOVO       480(R10), X3
+	MOVO       608(R10), X4
+	MOVO       736(R10), X5
+	MOVO       864(R10), X6
+	MOVO       992(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	MOVO       X0, 96(BX)
+	MOVQ       96(CX), DI
+	MOVQ       104(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	MOVO       X1, 224(BX)
+	MOVQ       224(CX), DI
+	MOVQ       232(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	MOVO       X2, 352(BX)
+	MOVQ       352(CX), DI
+	MOVQ       360(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	MOVO       X3, 480(BX)
+	MOVQ       480(CX), DI
+	MOVQ       488(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	MOVO       X4, 608(BX)
+	MOVQ       608(CX), DI
+	MOVQ       616(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	MOVO       X5, 736(BX)
+	MOVQ       736(CX), DI
+	MOVQ       744(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	MOVO       X6, 864(BX)
+	MOVQ       864(CX), DI
+	MOVQ       872(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	MOVO       X7, 992(BX)
+	MOVQ       992(CX), DI
+	MOVQ       1000(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       112(R10), X0
+	MOVO       240(R10), X1
+	MOVO       368(R10), X2
+	MOVO       496(R10), X3
+	MOVO       624(R10), X4
+	MOVO       752(R10), X5
+	MOVO       880(R10), X6
+	MOVO       1008(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	MOVO       X0, 112(BX)
+	MOVQ       112(CX), DI
+	MOVQ       120(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	MOVO       X1, 240(BX)
+	MOVQ       240(CX), DI
+	MOVQ       248(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	MOVO       X2, 368(BX)
+	MOVQ       368(CX), DI
+	MOVQ       376(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	MOVO       X3, 496(BX)
+	MOVQ       496(CX), DI
+	MOVQ       504(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	MOVO       X4, 624(BX)
+	MOVQ       624(CX), DI
+	MOVQ       632(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	MOVO       X5, 752(BX)
+	MOVQ       752(CX), DI
+	MOVQ       760(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	MOVO       X6, 880(BX)
+	MOVQ       880(CX), DI
+	MOVQ       888(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	MOVO       X7, 1008(BX)
+	MOVQ       1008(CX), DI
+	MOVQ       1016(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	ADDQ       $+8, R8
+	DECQ       DX
+	JNZ        block
+	MOVQ       R8, X0
+	PUNPCKLQDQ X0, X0
+	MOVO       (CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, (CX)
+	MOVO       16(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 16(CX)
+	MOVO       32(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 32(CX)
+	MOVO       48(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 48(CX)
+	MOVO       64(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 64(CX)
+	MOVO       80(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 80(CX)
+	MOVO       96(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 96(CX)
+	MOVO       112(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 112(CX)
+	MOVO       128(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 128(CX)
+	MOVO       144(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 144(CX)
+	MOVO       160(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 160(CX)
+	MOVO       176(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 176(CX)
+	MOVO       192(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 192(CX)
+	MOVO       208(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 208(CX)
+	MOVO       224(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 224(CX)
+	MOVO       240(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 240(CX)
+	MOVO       256(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 256(CX)
+	MOVO       272(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 272(CX)
+	MOVO       288(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 288(CX)
+	MOVO       304(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 304(CX)
+	MOVO       320(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 320(CX)
+	MOVO       336(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 336(CX)
+	MOVO       352(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 352(CX)
+	MOVO       368(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 368(CX)
+	MOVO       384(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 384(CX)
+	MOVO       400(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 400(CX)
+	MOVO       416(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 416(CX)
+	MOVO       432(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 432(CX)
+	MOVO       448(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 448(CX)
+	MOVO       464(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 464(CX)
+	MOVO       480(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 480(CX)
+	MOVO       496(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 496(CX)
+	MOVO       512(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 512(CX)
+	MOVO       528(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 528(CX)
+	MOVO       544(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 544(CX)
+	MOVO       560(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 560(CX)
+	MOVO       576(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 576(CX)
+	MOVO       592(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 592(CX)
+	MOVO       608(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 608(CX)
+	MOVO       624(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 624(CX)
+	MOVO       640(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 640(CX)
+	MOVO       656(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 656(CX)
+	MOVO       672(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 672(CX)
+	MOVO       688(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 688(CX)
+	MOVO       704(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 704(CX)
+	MOVO       720(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 720(CX)
+	MOVO       736(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 736(CX)
+	MOVO       752(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 752(CX)
+	MOVO       768(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 768(CX)
+	MOVO       784(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 784(CX)
+	MOVO       800(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 800(CX)
+	MOVO       816(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 816(CX)
+	MOVO       832(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 832(CX)
+	MOVO       848(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 848(CX)
+	MOVO       864(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 864(CX)
+	MOVO       880(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 880(CX)
+	MOVO       896(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 896(CX)
+	MOVO       912(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 912(CX)
+	MOVO       928(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 928(CX)
+	MOVO       944(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 944(CX)
+	MOVO       960(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 960(CX)
+	MOVO       976(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 976(CX)
+	MOVO       992(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 992(CX)
+	MOVO       1008(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 1008(CX)
+	RET
+
+DATA low32SSE2<>+0(SB)/8, $0x00000000ffffffff
+DATA low32SSE2<>+8(SB)/8, $0x00000000ffffffff
+DATA low32SSE2<>+16(SB)/8, $0x0000000000000000
+DATA low32SSE2<>+24(SB)/8, $0x0000000000000000
+GLOBL low32SSE2<>(SB), RODATA|NOPTR, $32
+
+DATA low16SSE2<>+0(SB)/8, $0x0000ffff0000ffff
+DATA low16SSE2<>+8(SB)/8, $0x0000ffff0000ffff
+DATA low16SSE2<>+16(SB)/8, $0x0000000000000000
+DATA low16SSE2<>+24(SB)/8, $0x0000000000000000
+GLOBL low16SSE2<>(SB), RODATA|NOPTR, $32
+
+DATA low8SSE2<>+0(SB)/8, $0x00ff00ff00ff00ff
+DATA low8SSE2<>+8(SB)/8, $0x00ff00ff00ff00ff
+DATA low8SSE2<>+16(SB)/8, $0x0000000000000000
+DATA low8SSE2<>+24(SB)/8, $0x0000000000000000
+GLOBL low8SSE2<>(SB), RODATA|NOPTR, $32
+
+DATA low4SSE2<>+0(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA low4SSE2<>+8(SB)/8, $0x0f0f0f0f0f0f0f0f
+DATA low4SSE2<>+16(SB)/8, $0x0000000000000000
+DATA low4SSE2<>+24(SB)/8, $0x0000000000000000
+GLOBL low4SSE2<>(SB), RODATA|NOPTR, $32
+
+DATA low2SSE2<>+0(SB)/8, $0x3333333333333333
+DATA low2SSE2<>+8(SB)/8, $0x3333333333333333
+DATA low2SSE2<>+16(SB)/8, $0x0000000000000000
+DATA low2SSE2<>+24(SB)/8, $0x0000000000000000
+GLOBL low2SSE2<>(SB), RODATA|NOPTR, $32
+
+DATA low1SSE2<>+0(SB)/8, $0x5555555555555555
+DATA low1SSE2<>+8(SB)/8, $0x5555555555555555
+DATA low1SSE2<>+16(SB)/8, $0x0000000000000000
+DATA low1SSE2<>+24(SB)/8, $0x0000000000000000
+GLOBL low1SSE2<>(SB), RODATA|NOPTR, $32
+
+DATA encryptRoundsSSE2<>+0(SB)/4, $0x00000010
+DATA encryptRoundsSSE2<>+4(SB)/4, $0x00000020
+DATA encryptRoundsSSE2<>+8(SB)/4, $0x00000040
+DATA encryptRoundsSSE2<>+12(SB)/4, $0x00000060
+DATA encryptRoundsSSE2<>+16(SB)/4, $0x00000080
+DATA encryptRoundsSSE2<>+20(SB)/4, $0x000000a0
+DATA encryptRoundsSSE2<>+24(SB)/4, $0x000000c0
+DATA encryptRoundsSSE2<>+28(SB)/4, $0x000000e0
+DATA encryptRoundsSSE2<>+32(SB)/4, $0x000000f0
+DATA encryptRoundsSSE2<>+36(SB)/4, $0x00000110
+DATA encryptRoundsSSE2<>+40(SB)/4, $0x00000130
+DATA encryptRoundsSSE2<>+44(SB)/4, $0x00000150
+DATA encryptRoundsSSE2<>+48(SB)/4, $0x00000170
+DATA encryptRoundsSSE2<>+52(SB)/4, $0x00000190
+DATA encryptRoundsSSE2<>+56(SB)/4, $0x000001b0
+DATA encryptRoundsSSE2<>+60(SB)/4, $0x000001c0
+DATA encryptRoundsSSE2<>+64(SB)/4, $0x000008c0
+DATA encryptRoundsSSE2<>+68(SB)/4, $0x000008b0
+DATA encryptRoundsSSE2<>+72(SB)/4, $0x00000890
+DATA encryptRoundsSSE2<>+76(SB)/4, $0x00000870
+DATA encryptRoundsSSE2<>+80(SB)/4, $0x00000850
+DATA encryptRoundsSSE2<>+84(SB)/4, $0x00000830
+DATA encryptRoundsSSE2<>+88(SB)/4, $0x00000810
+DATA encryptRoundsSSE2<>+92(SB)/4, $0x000007f0
+DATA encryptRoundsSSE2<>+96(SB)/4, $0x000007e0
+DATA encryptRoundsSSE2<>+100(SB)/4, $0x000007c0
+DATA encryptRoundsSSE2<>+104(SB)/4, $0x000007a0
+DATA encryptRoundsSSE2<>+108(SB)/4, $0x00000780
+DATA encryptRoundsSSE2<>+112(SB)/4, $0x00000760
+DATA encryptRoundsSSE2<>+116(SB)/4, $0x00000740
+DATA encryptRoundsSSE2<>+120(SB)/4, $0x00000720
+DATA encryptRoundsSSE2<>+124(SB)/4, $0x00000710
+DATA encryptRoundsSSE2<>+128(SB)/4, $0x00000e10
+DATA encryptRoundsSSE2<>+132(SB)/4, $0x00000e20
+DATA encryptRoundsSSE2<>+136(SB)/4, $0x00000e40
+DATA encryptRoundsSSE2<>+140(SB)/4, $0x00000e60
+DATA encryptRoundsSSE2<>+144(SB)/4, $0x00000e80
+DATA encryptRoundsSSE2<>+148(SB)/4, $0x00000ea0
+DATA encryptRoundsSSE2<>+152(SB)/4, $0x00000ec0
+DATA encryptRoundsSSE2<>+156(SB)/4, $0x00000ee0
+DATA encryptRoundsSSE2<>+160(SB)/4, $0x00000ef0
+DATA encryptRoundsSSE2<>+164(SB)/4, $0x00000f10
+DATA encryptRoundsSSE2<>+168(SB)/4, $0x00000f30
+DATA encryptRoundsSSE2<>+172(SB)/4, $0x00000f50
+DATA encryptRoundsSSE2<>+176(SB)/4, $0x00000f70
+DATA encryptRoundsSSE2<>+180(SB)/4, $0x00000f90
+DATA encryptRoundsSSE2<>+184(SB)/4, $0x00000fb0
+DATA encryptRoundsSSE2<>+188(SB)/4, $0x00000fc0
+GLOBL encryptRoundsSSE2<>(SB), RODATA|NOPTR, $192
+
+DATA onesSSE2<>+0(SB)/8, $0xffffffffffffffff
+DATA onesSSE2<>+8(SB)/8, $0xffffffffffffffff
+DATA onesSSE2<>+16(SB)/8, $0x0000000000000000
+DATA onesSSE2<>+24(SB)/8, $0x0000000000000000
+GLOBL onesSSE2<>(SB), RODATA|NOPTR, $32
+
+// func des3DecryptSSE2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+// Requires: SSE, SSE2
+TEXT ·des3DecryptSSE2(SB), $3336-32
+	MOVQ keys+0(FP), AX
+	MOVQ chain+8(FP), BX
+	MOVQ ptrs+16(FP), CX
+	MOVQ blocks+24(FP), DX
+	XORL R8, R8
+	LEAQ 8(SP), R9
+	ADDQ $0x3f, R9
+	ANDQ $-64, R9
+	LEAQ 1024(R9), R10
+	LEAQ 2048(R9), R11
+	LEAQ 3072(R9), R12
+
+block:
+	MOVQ   (CX), DI
+	MOVQ   8(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	MOVO   X0, (R11)
+	MOVQ   128(CX), DI
+	MOVQ   136(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	MOVO   X1, 128(R11)
+	MOVQ   256(CX), DI
+	MOVQ   264(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	MOVO   X2, 256(R11)
+	MOVQ   384(CX), DI
+	MOVQ   392(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	MOVO   X3, 384(R11)
+	MOVQ   512(CX), DI
+	MOVQ   520(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	MOVO   X4, 512(R11)
+	MOVQ   640(CX), DI
+	MOVQ   648(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	MOVO   X5, 640(R11)
+	MOVQ   768(CX), DI
+	MOVQ   776(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	MOVO   X6, 768(R11)
+	MOVQ   896(CX), DI
+	MOVQ   904(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	MOVO   X7, 896(R11)
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, (R10)
+	MOVO   X1, 128(R10)
+	MOVO   X2, 256(R10)
+	MOVO   X3, 384(R10)
+	MOVO   X4, 512(R10)
+	MOVO   X5, 640(R10)
+	MOVO   X6, 768(R10)
+	MOVO   X7, 896(R10)
+	MOVQ   16(CX), DI
+	MOVQ   24(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	MOVO   X0, 16(R11)
+	MOVQ   144(CX), DI
+	MOVQ   152(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	MOVO   X1, 144(R11)
+	MOVQ   272(CX), DI
+	MOVQ   280(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	MOVO   X2, 272(R11)
+	MOVQ   400(CX), DI
+	MOVQ   408(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	MOVO   X3, 400(R11)
+	MOVQ   528(CX), DI
+	MOVQ   536(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	MOVO   X4, 528(R11)
+	MOVQ   656(CX), DI
+	MOVQ   664(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	MOVO   X5, 656(R11)
+	MOVQ   784(CX), DI
+	MOVQ   792(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	MOVO   X6, 784(R11)
+	MOVQ   912(CX), DI
+	MOVQ   920(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	MOVO   X7, 912(R11)
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 16(R10)
+	MOVO   X1, 144(R10)
+	MOVO   X2, 272(R10)
+	MOVO   X3, 400(R10)
+	MOVO   X4, 528(R10)
+	MOVO   X5, 656(R10)
+	MOVO   X6, 784(R10)
+	MOVO   X7, 912(R10)
+	MOVQ   32(CX), DI
+	MOVQ   40(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	MOVO   X0, 32(R11)
+	MOVQ   160(CX), DI
+	MOVQ   168(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	MOVO   X1, 160(R11)
+	MOVQ   288(CX), DI
+	MOVQ   296(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	MOVO   X2, 288(R11)
+	MOVQ   416(CX), DI
+	MOVQ   424(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	MOVO   X3, 416(R11)
+	MOVQ   544(CX), DI
+	MOVQ   552(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	MOVO   X4, 544(R11)
+	MOVQ   672(CX), DI
+	MOVQ   680(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	MOVO   X5, 672(R11)
+	MOVQ   800(CX), DI
+	MOVQ   808(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	MOVO   X6, 800(R11)
+	MOVQ   928(CX), DI
+	MOVQ   936(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	MOVO   X7, 928(R11)
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 32(R10)
+	MOVO   X1, 160(R10)
+	MOVO   X2, 288(R10)
+	MOVO   X3, 416(R10)
+	MOVO   X4, 544(R10)
+	MOVO   X5, 672(R10)
+	MOVO   X6, 800(R10)
+	MOVO   X7, 928(R10)
+	MOVQ   48(CX), DI
+	MOVQ   56(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	MOVO   X0, 48(R11)
+	MOVQ   176(CX), DI
+	MOVQ   184(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	MOVO   X1, 176(R11)
+	MOVQ   304(CX), DI
+	MOVQ   312(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	MOVO   X2, 304(R11)
+	MOVQ   432(CX), DI
+	MOVQ   440(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	MOVO   X3, 432(R11)
+	MOVQ   560(CX), DI
+	MOVQ   568(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	MOVO   X4, 560(R11)
+	MOVQ   688(CX), DI
+	MOVQ   696(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	MOVO   X5, 688(R11)
+	MOVQ   816(CX), DI
+	MOVQ   824(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	MOVO   X6, 816(R11)
+	MOVQ   944(CX), DI
+	MOVQ   952(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	MOVO   X7, 944(R11)
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 48(R10)
+	MOVO   X1, 176(R10)
+	MOVO   X2, 304(R10)
+	MOVO   X3, 432(R10)
+	MOVO   X4, 560(R10)
+	MOVO   X5, 688(R10)
+	MOVO   X6, 816(R10)
+	MOVO   X7, 944(R10)
+	MOVQ   64(CX), DI
+	MOVQ   72(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	MOVO   X0, 64(R11)
+	MOVQ   192(CX), DI
+	MOVQ   200(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	MOVO   X1, 192(R11)
+	MOVQ   320(CX), DI
+	MOVQ   328(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	MOVO   X2, 320(R11)
+	MOVQ   448(CX), DI
+	MOVQ   456(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	MOVO   X3, 448(R11)
+	MOVQ   576(CX), DI
+	MOVQ   584(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	MOVO   X4, 576(R11)
+	MOVQ   704(CX), DI
+	MOVQ   712(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	MOVO   X5, 704(R11)
+	MOVQ   832(CX), DI
+	MOVQ   840(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	MOVO   X6, 832(R11)
+	MOVQ   960(CX), DI
+	MOVQ   968(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	MOVO   X7, 960(R11)
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 64(R10)
+	MOVO   X1, 192(R10)
+	MOVO   X2, 320(R10)
+	MOVO   X3, 448(R10)
+	MOVO   X4, 576(R10)
+	MOVO   X5, 704(R10)
+	MOVO   X6, 832(R10)
+	MOVO   X7, 960(R10)
+	MOVQ   80(CX), DI
+	MOVQ   88(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	MOVO   X0, 80(R11)
+	MOVQ   208(CX), DI
+	MOVQ   216(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	MOVO   X1, 208(R11)
+	MOVQ   336(CX), DI
+	MOVQ   344(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	MOVO   X2, 336(R11)
+	MOVQ   464(CX), DI
+	MOVQ   472(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	MOVO   X3, 464(R11)
+	MOVQ   592(CX), DI
+	MOVQ   600(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	MOVO   X4, 592(R11)
+	MOVQ   720(CX), DI
+	MOVQ   728(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	MOVO   X5, 720(R11)
+	MOVQ   848(CX), DI
+	MOVQ   856(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	MOVO   X6, 848(R11)
+	MOVQ   976(CX), DI
+	MOVQ   984(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	MOVO   X7, 976(R11)
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 80(R10)
+	MOVO   X1, 208(R10)
+	MOVO   X2, 336(R10)
+	MOVO   X3, 464(R10)
+	MOVO   X4, 592(R10)
+	MOVO   X5, 720(R10)
+	MOVO   X6, 848(R10)
+	MOVO   X7, 976(R10)
+	MOVQ   96(CX), DI
+	MOVQ   104(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	MOVO   X0, 96(R11)
+	MOVQ   224(CX), DI
+	MOVQ   232(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	MOVO   X1, 224(R11)
+	MOVQ   352(CX), DI
+	MOVQ   360(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	MOVO   X2, 352(R11)
+	MOVQ   480(CX), DI
+	MOVQ   488(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	MOVO   X3, 480(R11)
+	MOVQ   608(CX), DI
+	MOVQ   616(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	MOVO   X4, 608(R11)
+	MOVQ   736(CX), DI
+	MOVQ   744(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	MOVO   X5, 736(R11)
+	MOVQ   864(CX), DI
+	MOVQ   872(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	MOVO   X6, 864(R11)
+	MOVQ   992(CX), DI
+	MOVQ   1000(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	MOVO   X7, 992(R11)
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 96(R10)
+	MOVO   X1, 224(R10)
+	MOVO   X2, 352(R10)
+	MOVO   X3, 480(R10)
+	MOVO   X4, 608(R10)
+	MOVO   X5, 736(R10)
+	MOVO   X6, 864(R10)
+	MOVO   X7, 992(R10)
+	MOVQ   112(CX), DI
+	MOVQ   120(CX), SI
+	MOVQ   (DI)(R8*1), X0
+	MOVHPS (SI)(R8*1), X0
+	MOVO   X0, 112(R11)
+	MOVQ   240(CX), DI
+	MOVQ   248(CX), SI
+	MOVQ   (DI)(R8*1), X1
+	MOVHPS (SI)(R8*1), X1
+	MOVO   X1, 240(R11)
+	MOVQ   368(CX), DI
+	MOVQ   376(CX), SI
+	MOVQ   (DI)(R8*1), X2
+	MOVHPS (SI)(R8*1), X2
+	MOVO   X2, 368(R11)
+	MOVQ   496(CX), DI
+	MOVQ   504(CX), SI
+	MOVQ   (DI)(R8*1), X3
+	MOVHPS (SI)(R8*1), X3
+	MOVO   X3, 496(R11)
+	MOVQ   624(CX), DI
+	MOVQ   632(CX), SI
+	MOVQ   (DI)(R8*1), X4
+	MOVHPS (SI)(R8*1), X4
+	MOVO   X4, 624(R11)
+	MOVQ   752(CX), DI
+	MOVQ   760(CX), SI
+	MOVQ   (DI)(R8*1), X5
+	MOVHPS (SI)(R8*1), X5
+	MOVO   X5, 752(R11)
+	MOVQ   880(CX), DI
+	MOVQ   888(CX), SI
+	MOVQ   (DI)(R8*1), X6
+	MOVHPS (SI)(R8*1), X6
+	MOVO   X6, 880(R11)
+	MOVQ   1008(CX), DI
+	MOVQ   1016(CX), SI
+	MOVQ   (DI)(R8*1), X7
+	MOVHPS (SI)(R8*1), X7
+	MOVO   X7, 1008(R11)
+	MOVO   low32SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x20, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x20, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x20, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x20, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x20, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x20, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x20, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x20, X9
+	PXOR   X9, X3
+	MOVO   low16SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x10, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x10, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x10, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x10, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x10, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x10, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x10, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x10, X9
+	PXOR   X9, X5
+	MOVO   low8SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x08, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x08, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x08, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x08, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x08, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x08, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x08, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x08, X9
+	PXOR   X9, X6
+	MOVO   X0, 112(R10)
+	MOVO   X1, 240(R10)
+	MOVO   X2, 368(R10)
+	MOVO   X3, 496(R10)
+	MOVO   X4, 624(R10)
+	MOVO   X5, 752(R10)
+	MOVO   X6, 880(R10)
+	MOVO   X7, 1008(R10)
+	MOVO   (R10), X0
+	MOVO   16(R10), X1
+	MOVO   32(R10), X2
+	MOVO   48(R10), X3
+	MOVO   64(R10), X4
+	MOVO   80(R10), X5
+	MOVO   96(R10), X6
+	MOVO   112(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 496(R9)
+	MOVO   X1, 1008(R9)
+	MOVO   X2, 368(R9)
+	MOVO   X3, 880(R9)
+	MOVO   X4, 240(R9)
+	MOVO   X5, 752(R9)
+	MOVO   X6, 112(R9)
+	MOVO   X7, 624(R9)
+	MOVO   128(R10), X0
+	MOVO   144(R10), X1
+	MOVO   160(R10), X2
+	MOVO   176(R10), X3
+	MOVO   192(R10), X4
+	MOVO   208(R10), X5
+	MOVO   224(R10), X6
+	MOVO   240(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 480(R9)
+	MOVO   X1, 992(R9)
+	MOVO   X2, 352(R9)
+	MOVO   X3, 864(R9)
+	MOVO   X4, 224(R9)
+	MOVO   X5, 736(R9)
+	MOVO   X6, 96(R9)
+	MOVO   X7, 608(R9)
+	MOVO   256(R10), X0
+	MOVO   272(R10), X1
+	MOVO   288(R10), X2
+	MOVO   304(R10), X3
+	MOVO   320(R10), X4
+	MOVO   336(R10), X5
+	MOVO   352(R10), X6
+	MOVO   368(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 464(R9)
+	MOVO   X1, 976(R9)
+	MOVO   X2, 336(R9)
+	MOVO   X3, 848(R9)
+	MOVO   X4, 208(R9)
+	MOVO   X5, 720(R9)
+	MOVO   X6, 80(R9)
+	MOVO   X7, 592(R9)
+	MOVO   384(R10), X0
+	MOVO   400(R10), X1
+	MOVO   416(R10), X2
+	MOVO   432(R10), X3
+	MOVO   448(R10), X4
+	MOVO   464(R10), X5
+	MOVO   480(R10), X6
+	MOVO   496(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 448(R9)
+	MOVO   X1, 960(R9)
+	MOVO   X2, 320(R9)
+	MOVO   X3, 832(R9)
+	MOVO   X4, 192(R9)
+	MOVO   X5, 704(R9)
+	MOVO   X6, 64(R9)
+	MOVO   X7, 576(R9)
+	MOVO   512(R10), X0
+	MOVO   528(R10), X1
+	MOVO   544(R10), X2
+	MOVO   560(R10), X3
+	MOVO   576(R10), X4
+	MOVO   592(R10), X5
+	MOVO   608(R10), X6
+	MOVO   624(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 432(R9)
+	MOVO   X1, 944(R9)
+	MOVO   X2, 304(R9)
+	MOVO   X3, 816(R9)
+	MOVO   X4, 176(R9)
+	MOVO   X5, 688(R9)
+	MOVO   X6, 48(R9)
+	MOVO   X7, 560(R9)
+	MOVO   640(R10), X0
+	MOVO   656(R10), X1
+	MOVO   672(R10), X2
+	MOVO   688(R10), X3
+	MOVO   704(R10), X4
+	MOVO   720(R10), X5
+	MOVO   736(R10), X6
+	MOVO   752(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 416(R9)
+	MOVO   X1, 928(R9)
+	MOVO   X2, 288(R9)
+	MOVO   X3, 800(R9)
+	MOVO   X4, 160(R9)
+	MOVO   X5, 672(R9)
+	MOVO   X6, 32(R9)
+	MOVO   X7, 544(R9)
+	MOVO   768(R10), X0
+	MOVO   784(R10), X1
+	MOVO   800(R10), X2
+	MOVO   816(R10), X3
+	MOVO   832(R10), X4
+	MOVO   848(R10), X5
+	MOVO   864(R10), X6
+	MOVO   880(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 400(R9)
+	MOVO   X1, 912(R9)
+	MOVO   X2, 272(R9)
+	MOVO   X3, 784(R9)
+	MOVO   X4, 144(R9)
+	MOVO   X5, 656(R9)
+	MOVO   X6, 16(R9)
+	MOVO   X7, 528(R9)
+	MOVO   896(R10), X0
+	MOVO   912(R10), X1
+	MOVO   928(R10), X2
+	MOVO   944(R10), X3
+	MOVO   960(R10), X4
+	MOVO   976(R10), X5
+	MOVO   992(R10), X6
+	MOVO   1008(R10), X7
+	MOVO   low4SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x04, X9
+	PXOR   X4, X9
+	PAND   X8, X9
+	PXOR   X9, X4
+	PSLLQ  $0x04, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x04, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x04, X9
+	PXOR   X9, X1
+	MOVO   X2, X9
+	PSRLQ  $0x04, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x04, X9
+	PXOR   X9, X2
+	MOVO   X3, X9
+	PSRLQ  $0x04, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x04, X9
+	PXOR   X9, X3
+	MOVO   low2SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x02, X9
+	PXOR   X2, X9
+	PAND   X8, X9
+	PXOR   X9, X2
+	PSLLQ  $0x02, X9
+	PXOR   X9, X0
+	MOVO   X1, X9
+	PSRLQ  $0x02, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x02, X9
+	PXOR   X9, X1
+	MOVO   X4, X9
+	PSRLQ  $0x02, X9
+	PXOR   X6, X9
+	PAND   X8, X9
+	PXOR   X9, X6
+	PSLLQ  $0x02, X9
+	PXOR   X9, X4
+	MOVO   X5, X9
+	PSRLQ  $0x02, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x02, X9
+	PXOR   X9, X5
+	MOVO   low1SSE2<>+0(SB), X8
+	MOVO   X0, X9
+	PSRLQ  $0x01, X9
+	PXOR   X1, X9
+	PAND   X8, X9
+	PXOR   X9, X1
+	PSLLQ  $0x01, X9
+	PXOR   X9, X0
+	MOVO   X2, X9
+	PSRLQ  $0x01, X9
+	PXOR   X3, X9
+	PAND   X8, X9
+	PXOR   X9, X3
+	PSLLQ  $0x01, X9
+	PXOR   X9, X2
+	MOVO   X4, X9
+	PSRLQ  $0x01, X9
+	PXOR   X5, X9
+	PAND   X8, X9
+	PXOR   X9, X5
+	PSLLQ  $0x01, X9
+	PXOR   X9, X4
+	MOVO   X6, X9
+	PSRLQ  $0x01, X9
+	PXOR   X7, X9
+	PAND   X8, X9
+	PXOR   X9, X7
+	PSLLQ  $0x01, X9
+	PXOR   X9, X6
+	MOVO   X0, 384(R9)
+	MOVO   X1, 896(R9)
+	MOVO   X2, 256(R9)
+	MOVO   X3, 768(R9)
+	MOVO   X4, 128(R9)
+	MOVO   X5, 640(R9)
+	MOVO   X6, (R9)
+	MOVO   X7, 512(R9)
+	MOVQ   R9, R13
+	LEAQ   512(R9), R14
+	LEAQ   decryptRoundsSSE2<>+0(SB), SI
+	MOVQ   DX, (SP)
+	MOVL   $0x00000003, DX
+
+des:
+	MOVL $0x00000008, DI
+
+rounds:
+	MOVL       (SI), R15
+	ADDQ       AX, R15
+	MOVO       32(R14), X0
+	PXOR       368(R15), X0
+	MOVO       (R14), X1
+	PXOR       256(R15), X1
+	MOVO       X0, X2
+	PAND       X1, X2
+	MOVO       16(R14), X3
+	PXOR       160(R15), X3
+	MOVO       X0, X4
+	PXOR       X3, X4
+	MOVO       496(R14), X5
+	PXOR       208(R15), X5
+	MOVO       X4, X6
+	PXOR       X5, X6
+	MOVO       64(R14), X7
+	PXOR       64(R15), X7
+	MOVO       X6, X8
+	PANDN      X7, X8
+	MOVO       X8, X9
+	PXOR       X5, X9
+	MOVO       X1, X10
+	PANDN      X9, X10
+	PXOR       X6, X10
+	MOVO       X7, X9
+	PANDN      X10, X9
+	MOVO       48(R14), X11
+	PXOR       (R15), X11
+	PXOR       X11, X4
+	POR        X9, X4
+	MOVO       X7, X12
+	PANDN      X4, X12
+	PXOR       X9, X6
+	MOVO       X3, X4
+	PAND       X6, X4
+	MOVO       X1, X13
+	PXOR       onesSSE2<>+0(SB), X13
+	PXOR       X13, X4
+	MOVO       X0, X14
+	PANDN      X4, X14
+	MOVO       X5, X4
+	PANDN      X14, X4
+	MOVO       X1, X15
+	PXOR       X3, X15
+	PXOR       X4, X15
+	PXOR       X12, X15
+	PXOR       X11, X9
+	PXOR       X15, X9
+	MOVO       X15, X12
+	PAND       X9, X12
+	POR        X8, X12
+	PAND       X12, X5
+	PXOR       X9, X5
+	MOVO       X5, X12
+	PXOR       X7, X12
+	PXOR       X12, X2
+	MOVO       X11, X7
+	PANDN      X2, X7
+	POR        X10, X4
+	PXOR       X7, X4
+	MOVO       X4, X2
+	PXOR       X0, X2
+	PAND       X9, X2
+	PANDN      X2, X1
+	PXOR       X1, X8
+	PAND       X3, X8
+	PAND       X11, X15
+	POR        X15, X6
+	PXOR       X9, X6
+	PANDN      X4, X3
+	MOVO       X5, X1
+	PXOR       X3, X1
+	MOVO       X1, X2
+	PXOR       128(R13), X2
+	MOVO       X2, 128(R13)
+	PANDN      X14, X1
+	PANDN      X1, X0
+	PXOR       X0, X6
+	PXOR       X8, X6
+	MOVO       X6, X0
+	PXOR       352(R13), X0
+	MOVO       X0, 352(R13)
+	PXOR       X14, X10
+	PXOR       X15, X10
+	MOVO       X10, X0
+	PXOR       256(R13), X0
+	MOVO       X0, 256(R13)
+	PXOR       X10, X13
+	PXOR       X6, X13
+	MOVO       X11, X0
+	PANDN      X5, X0
+	PXOR       X0, X13
+	MOVO       X3, X0
+	PANDN      X10, X0
+	PXOR       X12, X0
+	PAND       X0, X11
+	PXOR       X11, X3
+	MOVO       64(R14), X0
+	PXOR       64(R15), X0
+	PANDN      X3, X0
+	PXOR       X0, X13
+	PXOR       480(R13), X13
+	MOVO       X13, 480(R13)
+	MOVO       128(R14), X0
+	PXOR       144(R15), X0
+	MOVO       64(R14), X1
+	PXOR       432(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       48(R14), X3
+	PXOR       32(R15), X3
+	MOVO       X3, X4
+	PANDN      X2, X4
+	MOVO       112(R14), X5
+	PXOR       320(R15), X5
+	MOVO       X5, X6
+	PANDN      X3, X6
+	MOVO       X0, X7
+	PXOR       onesSSE2<>+0(SB), X7
+	PXOR       X7, X6
+	MOVO       X7, X8
+	POR        X6, X8
+	MOVO       X8, X9
+	PXOR       X4, X9
+	PXOR       X7, X5
+	PAND       X5, X2
+	PANDN      X9, X2
+	MOVO       96(R14), X10
+	PXOR       80(R15), X10
+	MOVO       X10, X11
+	PAND       X2, X11
+	MOVO       X1, X12
+	PXOR       X5, X12
+	MOVO       X12, X13
+	PXOR       X3, X13
+	PXOR       X13, X11
+	MOVO       X1, X14
+	PANDN      X0, X14
+	POR        X10, X7
+	PANDN      X7, X2
+	PXOR       X14, X2
+	MOVO       80(R14), X7
+	PXOR       224(R15), X7
+	PAND       X7, X2
+	PXOR       X11, X2
+	PXOR       432(R13), X2
+	MOVO       X2, 432(R13)
+	PAND       X6, X13
+	POR        X5, X13
+	MOVO       X7, X2
+	PANDN      X13, X2
+	MOVO       X10, X13
+	POR        X9, X13
+	PANDN      X13, X11
+	PAND       X7, X9
+	MOVO       X5, X13
+	POR        X3, X13
+	MOVO       X1, X14
+	PAND       X13, X14
+	PXOR       X14, X6
+	PXOR       X9, X6
+	PXOR       X8, X13
+	POR        X1, X13
+	MOVO       X10, X9
+	PANDN      X13, X9
+	PXOR       X9, X6
+	MOVO       X6, X9
+	PXOR       192(R13), X9
+	MOVO       X9, 192(R13)
+	PAND       X8, X6
+	PXOR       X6, X0
+	PAND       X0, X3
+	PXOR       X3, X11
+	PXOR       X2, X11
+	MOVO       X11, X2
+	PXOR       272(R13), X2
+	MOVO       X2, 272(R13)
+	PXOR       X6, X11
+	PXOR       X13, X11
+	POR        X7, X4
+	PANDN      X4, X1
+	PXOR       X1, X11
+	PAND       X11, X10
+	POR        X12, X3
+	PANDN      X3, X6
+	PANDN      X6, X7
+	POR        X5, X0
+	PXOR       X14, X0
+	PXOR       X7, X0
+	PXOR       X10, X0
+	PXOR       16(R13), X0
+	MOVO       X0, 16(R13)
+	MOVO       112(R14), X0
+	PXOR       352(R15), X0
+	MOVO       176(R14), X1
+	PXOR       400(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       160(R14), X3
+	PXOR       48(R15), X3
+	MOVO       144(R14), X4
+	PXOR       176(R15), X4
+	MOVO       X3, X5
+	PXOR       X4, X5
+	PXOR       X5, X2
+	MOVO       192(R14), X6
+	PXOR       112(R15), X6
+	MOVO       X6, X7
+	PXOR       X4, X7
+	POR        X0, X5
+	MOVO       X1, X8
+	PANDN      X5, X8
+	MOVO       X3, X9
+	POR        X6, X9
+	PAND       X0, X9
+	PXOR       X7, X9
+	PXOR       X8, X9
+	MOVO       X3, X8
+	PXOR       X9, X8
+	MOVO       X7, X10
+	PANDN      X8, X10
+	MOVO       X10, X11
+	PXOR       X5, X11
+	PAND       X0, X10
+	PXOR       X10, X11
+	MOVO       X6, X12
+	PAND       X11, X12
+	MOVO       X2, X13
+	PXOR       X12, X13
+	MOVO       128(R14), X14
+	PXOR       288(R15), X14
+	PXOR       X14, X10
+	PXOR       X8, X5
+	PXOR       X10, X5
+	PAND       X5, X4
+	PXOR       onesSSE2<>+0(SB), X11
+	PXOR       X4, X11
+	MOVO       X14, X4
+	PANDN      X11, X4
+	PXOR       X4, X13
+	MOVO       X13, X4
+	PXOR       368(R13), X4
+	MOVO       X4, 368(R13)
+	PAND       X10, X14
+	PXOR       X9, X14
+	MOVO       X14, X4
+	PXOR       80(R13), X4
+	MOVO       X4, 80(R13)
+	POR        X13, X9
+	MOVO       X9, X4
+	POR        X14, X4
+	POR        X14, X2
+	PAND       X5, X7
+	MOVO       X7, X8
+	PXOR       X3, X8
+	MOVO       X1, X10
+	PANDN      X8, X10
+	POR        X10, X11
+	POR        X6, X11
+	PAND       X2, X1
+	PXOR       X1, X11
+	PAND       X11, X2
+	PXOR       X7, X2
+	PAND       X0, X2
+	PXOR       X2, X4
+	PANDN      X4, X3
+	PAND       X14, X12
+	PAND       X0, X12
+	PXOR       X5, X9
+	PXOR       X12, X9
+	PXOR       X3, X9
+	PXOR       240(R13), X9
+	MOVO       X9, 240(R13)
+	PAND       X14, X13
+	PXOR       X5, X13
+	PXOR       X10, X13
+	PANDN      X11, X0
+	PXOR       X0, X13
+	PXOR       464(R13), X13
+	MOVO       X13, 464(R13)
+	MOVO       256(R14), X0
+	PXOR       16(R15), X0
+	MOVO       192(R14), X1
+	PXOR       96(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       224(R14), X3
+	PXOR       304(R15), X3
+	MOVO       X3, X4
+	PANDN      X1, X4
+	PXOR       X2, X4
+	POR        X3, X2
+	MOVO       240(R14), X5
+	PXOR       192(R15), X5
+	MOVO       X5, X6
+	PANDN      X2, X6
+	MOVO       X4, X7
+	PXOR       X6, X7
+	MOVO       X3, X8
+	PANDN      X7, X8
+	PXOR       X5, X8
+	PAND       X8, X2
+	MOVO       X1, X9
+	PXOR       onesSSE2<>+0(SB), X9
+	MOVO       X7, X10
+	POR        X9, X10
+	PXOR       X10, X2
+	MOVO       176(R14), X11
+	PXOR       240(R15), X11
+	MOVO       X11, X12
+	PANDN      X2, X12
+	PXOR       X12, X10
+	MOVO       X0, X2
+	PAND       X8, X2
+	PXOR       X9, X2
+	MOVO       X2, X12
+	PXOR       X4, X12
+	PANDN      X12, X8
+	MOVO       208(R14), X13
+	PXOR       416(R15), X13
+	PAND       X13, X8
+	PXOR       X3, X8
+	MOVO       X13, X14
+	PANDN      X5, X14
+	POR        X14, X12
+	MOVO       X3, X15
+	PANDN      X12, X15
+	PXOR       X15, X8
+	MOVO       X11, X12
+	PAND       X8, X12
+	MOVO       X13, X15
+	PANDN      X2, X15
+	PXOR       X15, X7
+	MOVO       X7, X2
+	PXOR       X12, X2
+	MOVO       X2, X15
+	PXOR       (R13), X15
+	MOVO       X15, (R13)
+	PANDN      X2, X12
+	PXOR       X10, X12
+	MOVO       X2, X15
+	PXOR       X6, X15
+	PXOR       X14, X15
+	MOVO       X13, X14
+	PANDN      X15, X14
+	PXOR       X14, X12
+	PXOR       X0, X2
+	MOVO       X3, X0
+	PANDN      X11, X0
+	PXOR       X0, X2
+	PXOR       X3, X11
+	MOVO       X11, X0
+	POR        X5, X0
+	MOVO       X1, X14
+	PANDN      X0, X14
+	PXOR       X14, X2
+	MOVO       X13, X0
+	PANDN      X10, X0
+	PXOR       X2, X0
+	MOVO       X0, X10
+	PXOR       144(R13), X10
+	MOVO       X10, 144(R13)
+	MOVO       X0, X10
+	PXOR       X5, X10
+	PAND       X7, X10
+	PANDN      X15, X2
+	PXOR       X11, X2
+	PAND       X3, X2
+	PXOR       X2, X10
+	PAND       X10, X1
+	PXOR       X1, X12
+	MOVO       X12, X1
+	PXOR       400(R13), X1
+	MOVO       X1, 400(R13)
+	PXOR       X6, X12
+	PANDN      X12, X4
+	PXOR       X0, X4
+	PAND       X4, X3
+	PXOR       X8, X12
+	PXOR       X3, X12
+	PXOR       X7, X8
+	PANDN      X9, X11
+	PAND       X11, X5
+	PXOR       X5, X8
+	PANDN      X8, X13
+	PXOR       X13, X12
+	PXOR       304(R13), X12
+	MOVO       X12, 304(R13)
+	MOVO       304(R14), X0
+	PXOR       1184(R15), X0
+	MOVO       320(R14), X1
+	PXOR       1312(R15), X1
+	MOVO       X0, X2
+	PANDN      X1, X2
+	MOVO       X2, X3
+	PXOR       onesSSE2<>+0(SB), X3
+	MOVO       X1, X4
+	PANDN      X3, X4
+	MOVO       240(R14), X5
+	PXOR       1088(R15), X5
+	MOVO       X0, X6
+	PXOR       X5, X6
+	MOVO       272(R14), X7
+	PXOR       928(R15), X7
+	MOVO       X6, X8
+	PXOR       X7, X8
+	PAND       X5, X8
+	PXOR       X8, X3
+	MOVO       256(R14), X9
+	PXOR       1264(R15), X9
+	MOVO       X9, X10
+	PAND       X3, X10
+	MOVO       X7, X11
+	POR        X6, X11
+	MOVO       X1, X12
+	PANDN      X11, X12
+	MOVO       X12, X13
+	POR        X0, X13
+	MOVO       X7, X14
+	PXOR       X13, X14
+	POR        X5, X14
+	PXOR       X10, X14
+	MOVO       X14, X15
+	PXOR       X13, X15
+	PXOR       X15, X4
+	MOVO       288(R14), X1
+	PXOR       1024(R15), X1
+	PAND       X1, X14
+	PXOR       X6, X12
+	MOVO       X7, X1
+	PANDN      X13, X1
+	PXOR       X2, X1
+	PAND       X9, X1
+	PXOR       X1, X12
+	PXOR       X14, X12
+	MOVO       X12, X1
+	PXOR       32(R13), X1
+	MOVO       X1, 32(R13)
+	POR        X12, X5
+	MOVO       X5, X1
+	PXOR       X9, X1
+	MOVO       X0, X13
+	PANDN      X10, X13
+	PXOR       X13, X1
+	MOVO       X7, X10
+	PAND       X1, X10
+	POR        X14, X2
+	PXOR       X6, X2
+	PXOR       X10, X2
+	MOVO       X2, X10
+	PXOR       X1, X10
+	MOVO       X9, X13
+	PAND       X10, X13
+	PXOR       X13, X4
+	PAND       X4, X1
+	PANDN      X7, X13
+	MOVO       X0, X7
+	PANDN      X13, X7
+	PXOR       X10, X7
+	PXOR       X7, X1
+	PXOR       X1, X14
+	PAND       X9, X14
+	POR        X3, X10
+	MOVO       X9, X3
+	PANDN      X12, X3
+	MOVO       X3, X12
+	PANDN      X10, X12
+	PXOR       X14, X12
+	PANDN      X12, X0
+	PXOR       X11, X15
+	PXOR       X8, X15
+	MOVO       320(R14), X10
+	PXOR       1312(R15), X10
+	MOVO       X10, X11
+	PANDN      X15, X11
+	PXOR       X11, X1
+	MOVO       288(R14), X11
+	PXOR       1024(R15), X11
+	PAND       X11, X1
+	PXOR       X6, X8
+	PXOR       X9, X8
+	PAND       X7, X10
+	PXOR       X10, X8
+	PXOR       X1, X8
+	MOVO       X8, X1
+	PXOR       112(R13), X1
+	MOVO       X1, 112(R13)
+	PXOR       X8, X5
+	PANDN      X4, X11
+	PXOR       X11, X2
+	MOVO       X2, X1
+	PXOR       384(R13), X1
+	MOVO       X1, 384(R13)
+	PXOR       X2, X5
+	PXOR       X3, X5
+	PXOR       X0, X5
+	PXOR       208(R13), X5
+	MOVO       X5, 208(R13)
+	MOVO       304(R14), X0
+	PXOR       912(R15), X0
+	MOVO       368(R14), X1
+	PXOR       960(R15), X1
+	MOVO       X0, X2
+	PAND       X1, X2
+	MOVO       320(R14), X3
+	PXOR       1072(R15), X3
+	PXOR       X3, X2
+	MOVO       X1, X4
+	PXOR       X0, X4
+	MOVO       336(R14), X5
+	PXOR       1248(R15), X5
+	MOVO       X5, X6
+	PANDN      X4, X6
+	MOVO       X2, X7
+	PXOR       X6, X7
+	MOVO       X7, X8
+	POR        X5, X8
+	MOVO       X8, X9
+	PXOR       X4, X9
+	MOVO       352(R14), X10
+	PXOR       1152(R15), X10
+	MOVO       X10, X11
+	PANDN      X9, X11
+	PXOR       X7, X11
+	POR        X3, X4
+	PAND       X1, X4
+	MOVO       X11, X12
+	PANDN      X9, X12
+	MOVO       X12, X13
+	PXOR       X4, X13
+	MOVO       X10, X14
+	PAND       X13, X14
+	PAND       X8, X0
+	PXOR       X14, X0
+	MOVO       X0, X8
+	PANDN      X11, X8
+	PXOR       X5, X9
+	PXOR       X9, X8
+	MOVO       X3, X14
+	PAND       X8, X14
+	PXOR       X10, X9
+	MOVO       X9, X15
+	POR        X11, X15
+	POR        X13, X15
+	PXOR       X14, X15
+	MOVO       384(R14), X13
+	PXOR       1200(R15), X13
+	PAND       X13, X15
+	MOVO       X1, X14
+	POR        X10, X14
+	MOVO       X5, X10
+	PANDN      X14, X10
+	MOVO       X9, X14
+	PXOR       onesSSE2<>+0(SB), X14
+	PXOR       X10, X14
+	PXOR       X14, X15
+	PXOR       48(R13), X15
+	MOVO       X15, 48(R13)
+	MOVO       X13, X10
+	PAND       X0, X10
+	PXOR       X10, X11
+	PXOR       288(R13), X11
+	MOVO       X11, 288(R13)
+	PAND       X3, X7
+	PXOR       X7, X9
+	PXOR       X9, X5
+	PANDN      X4, X5
+	POR        X5, X0
+	PAND       X3, X0
+	PANDN      X0, X14
+	PXOR       X2, X14
+	PXOR       onesSSE2<>+0(SB), X6
+	PANDN      X6, X1
+	PXOR       X1, X5
+	PXOR       X5, X12
+	PANDN      X12, X3
+	PXOR       X3, X14
+	MOVO       X13, X1
+	PANDN      X14, X1
+	PXOR       X8, X10
+	MOVO       352(R14), X3
+	PXOR       1152(R15), X3
+	PXOR       X3, X10
+	PXOR       X0, X10
+	PXOR       X1, X10
+	PXOR       448(R13), X10
+	MOVO       X10, 448(R13)
+	PAND       X4, X2
+	PANDN      X2, X3
+	PXOR       X3, X9
+	PAND       X5, X13
+	PXOR       X13, X9
+	PXOR       160(R13), X9
+	MOVO       X9, 160(R13)
+	MOVO       432(R14), X0
+	PXOR       976(R15), X0
+	MOVO       400(R14), X1
+	PXOR       1056(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       416(R14), X3
+	PXOR       1328(R15), X3
+	PAND       X3, X2
+	MOVO       368(R14), X4
+	PXOR       1136(R15), X4
+	MOVO       X4, X5
+	PAND       X4, X5
+	MOVO       384(R14), X6
+	PXOR       1216(R15), X6
+	MOVO       X1, X7
+	POR        X6, X7
+	PXOR       X0, X7
+	MOVO       X7, X8
+	PXOR       X5, X8
+	MOVO       X8, X9
+	PXOR       X2, X9
+	MOVO       X1, X10
+	PXOR       X9, X10
+	MOVO       X10, X11
+	PAND       X4, X11
+	MOVO       X6, X12
+	PAND       X11, X12
+	MOVO       448(R14), X13
+	PXOR       1280(R15), X13
+	PXOR       X13, X12
+	POR        X6, X11
+	MOVO       X0, X14
+	PANDN      X11, X14
+	PAND       X3, X14
+	PXOR       X14, X12
+	MOVO       X2, X14
+	PAND       X12, X14
+	PXOR       X6, X8
+	POR        X14, X8
+	PAND       X4, X8
+	POR        X12, X5
+	PANDN      X5, X0
+	MOVO       X13, X5
+	PXOR       X9, X5
+	PXOR       X0, X5
+	PXOR       X3, X14
+	MOVO       X6, X0
+	PANDN      X14, X0
+	PXOR       X5, X0
+	MOVO       X13, X14
+	PAND       X12, X14
+	PXOR       X9, X14
+	MOVO       X14, X15
+	PXOR       96(R13), X15
+	MOVO       X15, 96(R13)
+	PAND       X5, X14
+	PXOR       X12, X14
+	MOVO       X13, X15
+	PANDN      X14, X15
+	MOVO       X6, X14
+	PXOR       X0, X14
+	PXOR       X11, X9
+	MOVO       X3, X11
+	PAND       X9, X11
+	PXOR       X11, X14
+	PXOR       X15, X14
+	PAND       X1, X14
+	PXOR       X0, X14
+	MOVO       X14, X15
+	PXOR       336(R13), X15
+	MOVO       X15, 336(R13)
+	PAND       X1, X14
+	PXOR       X14, X8
+	PAND       X13, X8
+	PANDN      X9, X7
+	PXOR       X2, X7
+	MOVO       X6, X1
+	PANDN      X7, X1
+	MOVO       X1, X2
+	PANDN      X0, X2
+	PXOR       X8, X2
+	PAND       X2, X3
+	PXOR       onesSSE2<>+0(SB), X10
+	PAND       X6, X13
+	PXOR       X13, X10
+	PXOR       X3, X10
+	PAND       X1, X5
+	PANDN      X5, X6
+	PXOR       X12, X9
+	POR        X9, X11
+	PXOR       X14, X11
+	PXOR       X6, X11
+	PAND       X11, X4
+	PXOR       X4, X10
+	PXOR       176(R13), X10
+	MOVO       X10, 176(R13)
+	PXOR       X1, X9
+	PXOR       X8, X9
+	PXOR       496(R13), X9
+	MOVO       X9, 496(R13)
+	MOVO       464(R14), X0
+	PXOR       1232(R15), X0
+	MOVO       432(R14), X1
+	PXOR       1168(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       X0, X3
+	PANDN      X2, X3
+	MOVO       480(R14), X4
+	PXOR       1008(R15), X4
+	MOVO       X4, X5
+	PAND       X3, X5
+	MOVO       496(R14), X6
+	PXOR       896(R15), X6
+	MOVO       X3, X7
+	PANDN      X6, X7
+	MOVO       X7, X8
+	PXOR       X0, X8
+	PXOR       X8, X5
+	MOVO       X6, X9
+	PXOR       onesSSE2<>+0(SB), X9
+	MOVO       X5, X10
+	PXOR       X9, X10
+	MOVO       (R14), X11
+	PXOR       944(R15), X11
+	MOVO       X11, X12
+	PANDN      X10, X12
+	MOVO       X1, X10
+	POR        X6, X10
+	MOVO       448(R14), X13
+	PXOR       1104(R15), X13
+	PAND       X13, X10
+	PXOR       X9, X10
+	MOVO       X4, X14
+	PANDN      X10, X14
+	PXOR       X1, X8
+	POR        X14, X8
+	PAND       X13, X8
+	POR        X8, X7
+	PXOR       X4, X7
+	PXOR       X12, X7
+	MOVO       X3, X10
+	POR        X13, X10
+	MOVO       X6, X12
+	PANDN      X10, X12
+	PXOR       X2, X12
+	PAND       X9, X2
+	POR        X2, X3
+	MOVO       X3, X9
+	PXOR       X13, X9
+	MOVO       X9, X10
+	PANDN      X12, X10
+	PANDN      X1, X10
+	MOVO       X11, X1
+	PANDN      X10, X1
+	MOVO       X6, X10
+	POR        X1, X10
+	PXOR       X14, X12
+	MOVO       X12, X14
+	PANDN      X11, X14
+	MOVO       X13, X15
+	PAND       X14, X15
+	PXOR       X15, X10
+	MOVO       X4, X15
+	PANDN      X10, X15
+	PXOR       X9, X1
+	PXOR       X15, X1
+	MOVO       X1, X10
+	PXOR       224(R13), X10
+	MOVO       X10, 224(R13)
+	PANDN      X13, X1
+	PAND       X4, X1
+	PXOR       X11, X9
+	PXOR       X1, X9
+	PAND       X9, X0
+	PXOR       X0, X7
+	PXOR       416(R13), X7
+	MOVO       X7, 416(R13)
+	PANDN      X5, X13
+	POR        X4, X2
+	PXOR       X2, X13
+	PAND       X11, X13
+	PXOR       X12, X13
+	PXOR       320(R13), X13
+	MOVO       X13, 320(R13)
+	PXOR       X2, X12
+	PXOR       X3, X12
+	PANDN      X12, X6
+	PANDN      X15, X5
+	PXOR       X6, X5
+	PXOR       X8, X5
+	PANDN      X5, X11
+	PXOR       X11, X14
+	PXOR       64(R13), X14
+	MOVO       X14, 64(R13)
+	MOVL       4(SI), R15
+	ADDQ       AX, R15
+	MOVO       32(R13), X0
+	PXOR       368(R15), X0
+	MOVO       (R13), X1
+	PXOR       256(R15), X1
+	MOVO       X0, X2
+	PAND       X1, X2
+	MOVO       16(R13), X3
+	PXOR       160(R15), X3
+	MOVO       X0, X4
+	PXOR       X3, X4
+	MOVO       496(R13), X5
+	PXOR       208(R15), X5
+	MOVO       X4, X6
+	PXOR       X5, X6
+	MOVO       64(R13), X7
+	PXOR       64(R15), X7
+	MOVO       X6, X8
+	PANDN      X7, X8
+	MOVO       X8, X9
+	PXOR       X5, X9
+	MOVO       X1, X10
+	PANDN      X9, X10
+	PXOR       X6, X10
+	MOVO       X7, X9
+	PANDN      X10, X9
+	MOVO       48(R13), X11
+	PXOR       (R15), X11
+	PXOR       X11, X4
+	POR        X9, X4
+	MOVO       X7, X12
+	PANDN      X4, X12
+	PXOR       X9, X6
+	MOVO       X3, X4
+	PAND       X6, X4
+	MOVO       X1, X13
+	PXOR       onesSSE2<>+0(SB), X13
+	PXOR       X13, X4
+	MOVO       X0, X14
+	PANDN      X4, X14
+	MOVO       X5, X4
+	PANDN      X14, X4
+	MOVO       X1, X15
+	PXOR       X3, X15
+	PXOR       X4, X15
+	PXOR       X12, X15
+	PXOR       X11, X9
+	PXOR       X15, X9
+	MOVO       X15, X12
+	PAND       X9, X12
+	POR        X8, X12
+	PAND       X12, X5
+	PXOR       X9, X5
+	MOVO       X5, X12
+	PXOR       X7, X12
+	PXOR       X12, X2
+	MOVO       X11, X7
+	PANDN      X2, X7
+	POR        X10, X4
+	PXOR       X7, X4
+	MOVO       X4, X2
+	PXOR       X0, X2
+	PAND       X9, X2
+	PANDN      X2, X1
+	PXOR       X1, X8
+	PAND       X3, X8
+	PAND       X11, X15
+	POR        X15, X6
+	PXOR       X9, X6
+	PANDN      X4, X3
+	MOVO       X5, X1
+	PXOR       X3, X1
+	MOVO       X1, X2
+	PXOR       128(R14), X2
+	MOVO       X2, 128(R14)
+	PANDN      X14, X1
+	PANDN      X1, X0
+	PXOR       X0, X6
+	PXOR       X8, X6
+	MOVO       X6, X0
+	PXOR       352(R14), X0
+	MOVO       X0, 352(R14)
+	PXOR       X14, X10
+	PXOR       X15, X10
+	MOVO       X10, X0
+	PXOR       256(R14), X0
+	MOVO       X0, 256(R14)
+	PXOR       X10, X13
+	PXOR       X6, X13
+	MOVO       X11, X0
+	PANDN      X5, X0
+	PXOR       X0, X13
+	MOVO       X3, X0
+	PANDN      X10, X0
+	PXOR       X12, X0
+	PAND       X0, X11
+	PXOR       X11, X3
+	MOVO       64(R13), X0
+	PXOR       64(R15), X0
+	PANDN      X3, X0
+	PXOR       X0, X13
+	PXOR       480(R14), X13
+	MOVO       X13, 480(R14)
+	MOVO       128(R13), X0
+	PXOR       144(R15), X0
+	MOVO       64(R13), X1
+	PXOR       432(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       48(R13), X3
+	PXOR       32(R15), X3
+	MOVO       X3, X4
+	PANDN      X2, X4
+	MOVO       112(R13), X5
+	PXOR       320(R15), X5
+	MOVO       X5, X6
+	PANDN      X3, X6
+	MOVO       X0, X7
+	PXOR       onesSSE2<>+0(SB), X7
+	PXOR       X7, X6
+	MOVO       X7, X8
+	POR        X6, X8
+	MOVO       X8, X9
+	PXOR       X4, X9
+	PXOR       X7, X5
+	PAND       X5, X2
+	PANDN      X9, X2
+	MOVO       96(R13), X10
+	PXOR       80(R15), X10
+	MOVO       X10, X11
+	PAND       X2, X11
+	MOVO       X1, X12
+	PXOR       X5, X12
+	MOVO       X12, X13
+	PXOR       X3, X13
+	PXOR       X13, X11
+	MOVO       X1, X14
+	PANDN      X0, X14
+	POR        X10, X7
+	PANDN      X7, X2
+	PXOR       X14, X2
+	MOVO       80(R13), X7
+	PXOR       224(R15), X7
+	PAND       X7, X2
+	PXOR       X11, X2
+	PXOR       432(R14), X2
+	MOVO       X2, 432(R14)
+	PAND       X6, X13
+	POR        X5, X13
+	MOVO       X7, X2
+	PANDN      X13, X2
+	MOVO       X10, X13
+	POR        X9, X13
+	PANDN      X13, X11
+	PAND       X7, X9
+	MOVO       X5, X13
+	POR        X3, X13
+	MOVO       X1, X14
+	PAND       X13, X14
+	PXOR       X14, X6
+	PXOR       X9, X6
+	PXOR       X8, X13
+	POR        X1, X13
+	MOVO       X10, X9
+	PANDN      X13, X9
+	PXOR       X9, X6
+	MOVO       X6, X9
+	PXOR       192(R14), X9
+	MOVO       X9, 192(R14)
+	PAND       X8, X6
+	PXOR       X6, X0
+	PAND       X0, X3
+	PXOR       X3, X11
+	PXOR       X2, X11
+	MOVO       X11, X2
+	PXOR       272(R14), X2
+	MOVO       X2, 272(R14)
+	PXOR       X6, X11
+	PXOR       X13, X11
+	POR        X7, X4
+	PANDN      X4, X1
+	PXOR       X1, X11
+	PAND       X11, X10
+	POR        X12, X3
+	PANDN      X3, X6
+	PANDN      X6, X7
+	POR        X5, X0
+	PXOR       X14, X0
+	PXOR       X7, X0
+	PXOR       X10, X0
+	PXOR       16(R14), X0
+	MOVO       X0, 16(R14)
+	MOVO       112(R13), X0
+	PXOR       352(R15), X0
+	MOVO       176(R13), X1
+	PXOR       400(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       160(R13), X3
+	PXOR       48(R15), X3
+	MOVO       144(R13), X4
+	PXOR       176(R15), X4
+	MOVO       X3, X5
+	PXOR       X4, X5
+	PXOR       X5, X2
+	MOVO       192(R13), X6
+	PXOR       112(R15), X6
+	MOVO       X6, X7
+	PXOR       X4, X7
+	POR        X0, X5
+	MOVO       X1, X8
+	PANDN      X5, X8
+	MOVO       X3, X9
+	POR        X6, X9
+	PAND       X0, X9
+	PXOR       X7, X9
+	PXOR       X8, X9
+	MOVO       X3, X8
+	PXOR       X9, X8
+	MOVO       X7, X10
+	PANDN      X8, X10
+	MOVO       X10, X11
+	PXOR       X5, X11
+	PAND       X0, X10
+	PXOR       X10, X11
+	MOVO       X6, X12
+	PAND       X11, X12
+	MOVO       X2, X13
+	PXOR       X12, X13
+	MOVO       128(R13), X14
+	PXOR       288(R15), X14
+	PXOR       X14, X10
+	PXOR       X8, X5
+	PXOR       X10, X5
+	PAND       X5, X4
+	PXOR       onesSSE2<>+0(SB), X11
+	PXOR       X4, X11
+	MOVO       X14, X4
+	PANDN      X11, X4
+	PXOR       X4, X13
+	MOVO       X13, X4
+	PXOR       368(R14), X4
+	MOVO       X4, 368(R14)
+	PAND       X10, X14
+	PXOR       X9, X14
+	MOVO       X14, X4
+	PXOR       80(R14), X4
+	MOVO       X4, 80(R14)
+	POR        X13, X9
+	MOVO       X9, X4
+	POR        X14, X4
+	POR        X14, X2
+	PAND       X5, X7
+	MOVO       X7, X8
+	PXOR       X3, X8
+	MOVO       X1, X10
+	PANDN      X8, X10
+	POR        X10, X11
+	POR        X6, X11
+	PAND       X2, X1
+	PXOR       X1, X11
+	PAND       X11, X2
+	PXOR       X7, X2
+	PAND       X0, X2
+	PXOR       X2, X4
+	PANDN      X4, X3
+	PAND       X14, X12
+	PAND       X0, X12
+	PXOR       X5, X9
+	PXOR       X12, X9
+	PXOR       X3, X9
+	PXOR       240(R14), X9
+	MOVO       X9, 240(R14)
+	PAND       X14, X13
+	PXOR       X5, X13
+	PXOR       X10, X13
+	PANDN      X11, X0
+	PXOR       X0, X13
+	PXOR       464(R14), X13
+	MOVO       X13, 464(R14)
+	MOVO       256(R13), X0
+	PXOR       16(R15), X0
+	MOVO       192(R13), X1
+	PXOR       96(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       224(R13), X3
+	PXOR       304(R15), X3
+	MOVO       X3, X4
+	PANDN      X1, X4
+	PXOR       X2, X4
+	POR        X3, X2
+	MOVO       240(R13), X5
+	PXOR       192(R15), X5
+	MOVO       X5, X6
+	PANDN      X2, X6
+	MOVO       X4, X7
+	PXOR       X6, X7
+	MOVO       X3, X8
+	PANDN      X7, X8
+	PXOR       X5, X8
+	PAND       X8, X2
+	MOVO       X1, X9
+	PXOR       onesSSE2<>+0(SB), X9
+	MOVO       X7, X10
+	POR        X9, X10
+	PXOR       X10, X2
+	MOVO       176(R13), X11
+	PXOR       240(R15), X11
+	MOVO       X11, X12
+	PANDN      X2, X12
+	PXOR       X12, X10
+	MOVO       X0, X2
+	PAND       X8, X2
+	PXOR       X9, X2
+	MOVO       X2, X12
+	PXOR       X4, X12
+	PANDN      X12, X8
+	MOVO       208(R13), X13
+	PXOR       416(R15), X13
+	PAND       X13, X8
+	PXOR       X3, X8
+	MOVO       X13, X14
+	PANDN      X5, X14
+	POR        X14, X12
+	MOVO       X3, X15
+	PANDN      X12, X15
+	PXOR       X15, X8
+	MOVO       X11, X12
+	PAND       X8, X12
+	MOVO       X13, X15
+	PANDN      X2, X15
+	PXOR       X15, X7
+	MOVO       X7, X2
+	PXOR       X12, X2
+	MOVO       X2, X15
+	PXOR       (R14), X15
+	MOVO       X15, (R14)
+	PANDN      X2, X12
+	PXOR       X10, X12
+	MOVO       X2, X15
+	PXOR       X6, X15
+	PXOR       X14, X15
+	MOVO       X13, X14
+	PANDN      X15, X14
+	PXOR       X14, X12
+	PXOR       X0, X2
+	MOVO       X3, X0
+	PANDN      X11, X0
+	PXOR       X0, X2
+	PXOR       X3, X11
+	MOVO       X11, X0
+	POR        X5, X0
+	MOVO       X1, X14
+	PANDN      X0, X14
+	PXOR       X14, X2
+	MOVO       X13, X0
+	PANDN      X10, X0
+	PXOR       X2, X0
+	MOVO       X0, X10
+	PXOR       144(R14), X10
+	MOVO       X10, 144(R14)
+	MOVO       X0, X10
+	PXOR       X5, X10
+	PAND       X7, X10
+	PANDN      X15, X2
+	PXOR       X11, X2
+	PAND       X3, X2
+	PXOR       X2, X10
+	PAND       X10, X1
+	PXOR       X1, X12
+	MOVO       X12, X1
+	PXOR       400(R14), X1
+	MOVO       X1, 400(R14)
+	PXOR       X6, X12
+	PANDN      X12, X4
+	PXOR       X0, X4
+	PAND       X4, X3
+	PXOR       X8, X12
+	PXOR       X3, X12
+	PXOR       X7, X8
+	PANDN      X9, X11
+	PAND       X11, X5
+	PXOR       X5, X8
+	PANDN      X8, X13
+	PXOR       X13, X12
+	PXOR       304(R14), X12
+	MOVO       X12, 304(R14)
+	MOVO       304(R13), X0
+	PXOR       1184(R15), X0
+	MOVO       320(R13), X1
+	PXOR       1312(R15), X1
+	MOVO       X0, X2
+	PANDN      X1, X2
+	MOVO       X2, X3
+	PXOR       onesSSE2<>+0(SB), X3
+	MOVO       X1, X4
+	PANDN      X3, X4
+	MOVO       240(R13), X5
+	PXOR       1088(R15), X5
+	MOVO       X0, X6
+	PXOR       X5, X6
+	MOVO       272(R13), X7
+	PXOR       928(R15), X7
+	MOVO       X6, X8
+	PXOR       X7, X8
+	PAND       X5, X8
+	PXOR       X8, X3
+	MOVO       256(R13), X9
+	PXOR       1264(R15), X9
+	MOVO       X9, X10
+	PAND       X3, X10
+	MOVO       X7, X11
+	POR        X6, X11
+	MOVO       X1, X12
+	PANDN      X11, X12
+	MOVO       X12, X13
+	POR        X0, X13
+	MOVO       X7, X14
+	PXOR       X13, X14
+	POR        X5, X14
+	PXOR       X10, X14
+	MOVO       X14, X15
+	PXOR       X13, X15
+	PXOR       X15, X4
+	MOVO       288(R13), X1
+	PXOR       1024(R15), X1
+	PAND       X1, X14
+	PXOR       X6, X12
+	MOVO       X7, X1
+	PANDN      X13, X1
+	PXOR       X2, X1
+	PAND       X9, X1
+	PXOR       X1, X12
+	PXOR       X14, X12
+	MOVO       X12, X1
+	PXOR       32(R14), X1
+	MOVO       X1, 32(R14)
+	POR        X12, X5
+	MOVO       X5, X1
+	PXOR       X9, X1
+	MOVO       X0, X13
+	PANDN      X10, X13
+	PXOR       X13, X1
+	MOVO       X7, X10
+	PAND       X1, X10
+	POR        X14, X2
+	PXOR       X6, X2
+	PXOR       X10, X2
+	MOVO       X2, X10
+	PXOR       X1, X10
+	MOVO       X9, X13
+	PAND       X10, X13
+	PXOR       X13, X4
+	PAND       X4, X1
+	PANDN      X7, X13
+	MOVO       X0, X7
+	PANDN      X13, X7
+	PXOR       X10, X7
+	PXOR       X7, X1
+	PXOR       X1, X14
+	PAND       X9, X14
+	POR        X3, X10
+	MOVO       X9, X3
+	PANDN      X12, X3
+	MOVO       X3, X12
+	PANDN      X10, X12
+	PXOR       X14, X12
+	PANDN      X12, X0
+	PXOR       X11, X15
+	PXOR       X8, X15
+	MOVO       320(R13), X10
+	PXOR       1312(R15), X10
+	MOVO       X10, X11
+	PANDN      X15, X11
+	PXOR       X11, X1
+	MOVO       288(R13), X11
+	PXOR       1024(R15), X11
+	PAND       X11, X1
+	PXOR       X6, X8
+	PXOR       X9, X8
+	PAND       X7, X10
+	PXOR       X10, X8
+	PXOR       X1, X8
+	MOVO       X8, X1
+	PXOR       112(R14), X1
+	MOVO       X1, 112(R14)
+	PXOR       X8, X5
+	PANDN      X4, X11
+	PXOR       X11, X2
+	MOVO       X2, X1
+	PXOR       384(R14), X1
+	MOVO       X1, 384(R14)
+	PXOR       X2, X5
+	PXOR       X3, X5
+	PXOR       X0, X5
+	PXOR       208(R14), X5
+	MOVO       X5, 208(R14)
+	MOVO       304(R13), X0
+	PXOR       912(R15), X0
+	MOVO       368(R13), X1
+	PXOR       960(R15), X1
+	MOVO       X0, X2
+	PAND       X1, X2
+	MOVO       320(R13), X3
+	PXOR       1072(R15), X3
+	PXOR       X3, X2
+	MOVO       X1, X4
+	PXOR       X0, X4
+	MOVO       336(R13), X5
+	PXOR       1248(R15), X5
+	MOVO       X5, X6
+	PANDN      X4, X6
+	MOVO       X2, X7
+	PXOR       X6, X7
+	MOVO       X7, X8
+	POR        X5, X8
+	MOVO       X8, X9
+	PXOR       X4, X9
+	MOVO       352(R13), X10
+	PXOR       1152(R15), X10
+	MOVO       X10, X11
+	PANDN      X9, X11
+	PXOR       X7, X11
+	POR        X3, X4
+	PAND       X1, X4
+	MOVO       X11, X12
+	PANDN      X9, X12
+	MOVO       X12, X13
+	PXOR       X4, X13
+	MOVO       X10, X14
+	PAND       X13, X14
+	PAND       X8, X0
+	PXOR       X14, X0
+	MOVO       X0, X8
+	PANDN      X11, X8
+	PXOR       X5, X9
+	PXOR       X9, X8
+	MOVO       X3, X14
+	PAND       X8, X14
+	PXOR       X10, X9
+	MOVO       X9, X15
+	POR        X11, X15
+	POR        X13, X15
+	PXOR       X14, X15
+	MOVO       384(R13), X13
+	PXOR       1200(R15), X13
+	PAND       X13, X15
+	MOVO       X1, X14
+	POR        X10, X14
+	MOVO       X5, X10
+	PANDN      X14, X10
+	MOVO       X9, X14
+	PXOR       onesSSE2<>+0(SB), X14
+	PXOR       X10, X14
+	PXOR       X14, X15
+	PXOR       48(R14), X15
+	MOVO       X15, 48(R14)
+	MOVO       X13, X10
+	PAND       X0, X10
+	PXOR       X10, X11
+	PXOR       288(R14), X11
+	MOVO       X11, 288(R14)
+	PAND       X3, X7
+	PXOR       X7, X9
+	PXOR       X9, X5
+	PANDN      X4, X5
+	POR        X5, X0
+	PAND       X3, X0
+	PANDN      X0, X14
+	PXOR       X2, X14
+	PXOR       onesSSE2<>+0(SB), X6
+	PANDN      X6, X1
+	PXOR       X1, X5
+	PXOR       X5, X12
+	PANDN      X12, X3
+	PXOR       X3, X14
+	MOVO       X13, X1
+	PANDN      X14, X1
+	PXOR       X8, X10
+	MOVO       352(R13), X3
+	PXOR       1152(R15), X3
+	PXOR       X3, X10
+	PXOR       X0, X10
+	PXOR       X1, X10
+	PXOR       448(R14), X10
+	MOVO       X10, 448(R14)
+	PAND       X4, X2
+	PANDN      X2, X3
+	PXOR       X3, X9
+	PAND       X5, X13
+	PXOR       X13, X9
+	PXOR       160(R14), X9
+	MOVO       X9, 160(R14)
+	MOVO       432(R13), X0
+	PXOR       976(R15), X0
+	MOVO       400(R13), X1
+	PXOR       1056(R15), X1
+	MOVO       X0, X2
+	POR        X1, X2
+	MOVO       416(R13), X3
+	PXOR       1328(R15), X3
+	PAND       X3, X2
+	MOVO       368(R13), X4
+	PXOR       1136(R15), X4
+	MOVO       X4, X5
+	PAND       X4, X5
+	MOVO       384(R13), X6
+	PXOR       1216(R15), X6
+	MOVO       X1, X7
+	POR        X6, X7
+	PXOR       X0, X7
+	MOVO       X7, X8
+	PXOR       X5, X8
+	MOVO       X8, X9
+	PXOR       X2, X9
+	MOVO       X1, X10
+	PXOR       X9, X10
+	MOVO       X10, X11
+	PAND       X4, X11
+	MOVO       X6, X12
+	PAND       X11, X12
+	MOVO       448(R13), X13
+	PXOR       1280(R15), X13
+	PXOR       X13, X12
+	POR        X6, X11
+	MOVO       X0, X14
+	PANDN      X11, X14
+	PAND       X3, X14
+	PXOR       X14, X12
+	MOVO       X2, X14
+	PAND       X12, X14
+	PXOR       X6, X8
+	POR        X14, X8
+	PAND       X4, X8
+	POR        X12, X5
+	PANDN      X5, X0
+	MOVO       X13, X5
+	PXOR       X9, X5
+	PXOR       X0, X5
+	PXOR       X3, X14
+	MOVO       X6, X0
+	PANDN      X14, X0
+	PXOR       X5, X0
+	MOVO       X13, X14
+	PAND       X12, X14
+	PXOR       X9, X14
+	MOVO       X14, X15
+	PXOR       96(R14), X15
+	MOVO       X15, 96(R14)
+	PAND       X5, X14
+	PXOR       X12, X14
+	MOVO       X13, X15
+	PANDN      X14, X15
+	MOVO       X6, X14
+	PXOR       X0, X14
+	PXOR       X11, X9
+	MOVO       X3, X11
+	PAND       X9, X11
+	PXOR       X11, X14
+	PXOR       X15, X14
+	PAND       X1, X14
+	PXOR       X0, X14
+	MOVO       X14, X15
+	PXOR       336(R14), X15
+	MOVO       X15, 336(R14)
+	PAND       X1, X14
+	PXOR       X14, X8
+	PAND       X13, X8
+	PANDN      X9, X7
+	PXOR       X2, X7
+	MOVO       X6, X1
+	PANDN      X7, X1
+	MOVO       X1, X2
+	PANDN      X0, X2
+	PXOR       X8, X2
+	PAND       X2, X3
+	PXOR       onesSSE2<>+0(SB), X10
+	PAND       X6, X13
+	PXOR       X13, X10
+	PXOR       X3, X10
+	PAND       X1, X5
+	PANDN      X5, X6
+	PXOR       X12, X9
+	POR        X9, X11
+	PXOR       X14, X11
+	PXOR       X6, X11
+	PAND       X11, X4
+	PXOR       X4, X10
+	PXOR       176(R14), X10
+	MOVO       X10, 176(R14)
+	PXOR       X1, X9
+	PXOR       X8, X9
+	PXOR       496(R14), X9
+	MOVO       X9, 496(R14)
+	MOVO       464(R13), X0
+	PXOR       1232(R15), X0
+	MOVO       432(R13), X1
+	PXOR       1168(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       X0, X3
+	PANDN      X2, X3
+	MOVO       480(R13), X4
+	PXOR       1008(R15), X4
+	MOVO       X4, X5
+	PAND       X3, X5
+	MOVO       496(R13), X6
+	PXOR       896(R15), X6
+	MOVO       X3, X7
+	PANDN      X6, X7
+	MOVO       X7, X8
+	PXOR       X0, X8
+	PXOR       X8, X5
+	MOVO       X6, X9
+	PXOR       onesSSE2<>+0(SB), X9
+	MOVO       X5, X10
+	PXOR       X9, X10
+	MOVO       (R13), X11
+	PXOR       944(R15), X11
+	MOVO       X11, X12
+	PANDN      X10, X12
+	MOVO       X1, X10
+	POR        X6, X10
+	MOVO       448(R13), X13
+	PXOR       1104(R15), X13
+	PAND       X13, X10
+	PXOR       X9, X10
+	MOVO       X4, X14
+	PANDN      X10, X14
+	PXOR       X1, X8
+	POR        X14, X8
+	PAND       X13, X8
+	POR        X8, X7
+	PXOR       X4, X7
+	PXOR       X12, X7
+	MOVO       X3, X10
+	POR        X13, X10
+	MOVO       X6, X12
+	PANDN      X10, X12
+	PXOR       X2, X12
+	PAND       X9, X2
+	POR        X2, X3
+	MOVO       X3, X9
+	PXOR       X13, X9
+	MOVO       X9, X10
+	PANDN      X12, X10
+	PANDN      X1, X10
+	MOVO       X11, X1
+	PANDN      X10, X1
+	MOVO       X6, X10
+	POR        X1, X10
+	PXOR       X14, X12
+	MOVO       X12, X14
+	PANDN      X11, X14
+	MOVO       X13, X15
+	PAND       X14, X15
+	PXOR       X15, X10
+	MOVO       X4, X15
+	PANDN      X10, X15
+	PXOR       X9, X1
+	PXOR       X15, X1
+	MOVO       X1, X10
+	PXOR       224(R14), X10
+	MOVO       X10, 224(R14)
+	PANDN      X13, X1
+	PAND       X4, X1
+	PXOR       X11, X9
+	PXOR       X1, X9
+	PAND       X9, X0
+	PXOR       X0, X7
+	PXOR       416(R14), X7
+	MOVO       X7, 416(R14)
+	PANDN      X5, X13
+	POR        X4, X2
+	PXOR       X2, X13
+	PAND       X11, X13
+	PXOR       X12, X13
+	PXOR       320(R14), X13
+	MOVO       X13, 320(R14)
+	PXOR       X2, X12
+	PXOR       X3, X12
+	PANDN      X12, X6
+	PANDN      X15, X5
+	PXOR       X6, X5
+	PXOR       X8, X5
+	PANDN      X5, X11
+	PXOR       X11, X14
+	PXOR       64(R14), X14
+	MOVO       X14, 64(R14)
+	ADDQ       $+8, SI
+	DECQ       DI
+	JNZ        rounds
+	XCHGQ      R13, R14
+	DECQ       DX
+	JNZ        des
+	MOVQ       (SP), DX
+	MOVO       496(R13), X0
+	MOVO       496(R14), X1
+	MOVO       368(R13), X2
+	MOVO       368(R14), X3
+	MOVO       240(R13), X4
+	MOVO       240(R14), X5
+	MOVO       112(R13), X6
+	MOVO       112(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, (R10)
+	MOVO       X1, 16(R10)
+	MOVO       X2, 32(R10)
+	MOVO       X3, 48(R10)
+	MOVO       X4, 64(R10)
+	MOVO       X5, 80(R10)
+	MOVO       X6, 96(R10)
+	MOVO       X7, 112(R10)
+	MOVO       480(R13), X0
+	MOVO       480(R14), X1
+	MOVO       352(R13), X2
+	MOVO       352(R14), X3
+	MOVO       224(R13), X4
+	MOVO       224(R14), X5
+	MOVO       96(R13), X6
+	MOVO       96(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 128(R10)
+	MOVO       X1, 144(R10)
+	MOVO       X2, 160(R10)
+	MOVO       X3, 176(R10)
+	MOVO       X4, 192(R10)
+	MOVO       X5, 208(R10)
+	MOVO       X6, 224(R10)
+	MOVO       X7, 240(R10)
+	MOVO       464(R13), X0
+	MOVO       464(R14), X1
+	MOVO       336(R13), X2
+	MOVO       336(R14), X3
+	MOVO       208(R13), X4
+	MOVO       208(R14), X5
+	MOVO       80(R13), X6
+	MOVO       80(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 256(R10)
+	MOVO       X1, 272(R10)
+	MOVO       X2, 288(R10)
+	MOVO       X3, 304(R10)
+	MOVO       X4, 320(R10)
+	MOVO       X5, 336(R10)
+	MOVO       X6, 352(R10)
+	MOVO       X7, 368(R10)
+	MOVO       448(R13), X0
+	MOVO       448(R14), X1
+	MOVO       320(R13), X2
+	MOVO       320(R14), X3
+	MOVO       192(R13), X4
+	MOVO       192(R14), X5
+	MOVO       64(R13), X6
+	MOVO       64(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 384(R10)
+	MOVO       X1, 400(R10)
+	MOVO       X2, 416(R10)
+	MOVO       X3, 432(R10)
+	MOVO       X4, 448(R10)
+	MOVO       X5, 464(R10)
+	MOVO       X6, 480(R10)
+	MOVO       X7, 496(R10)
+	MOVO       432(R13), X0
+	MOVO       432(R14), X1
+	MOVO       304(R13), X2
+	MOVO       304(R14), X3
+	MOVO       176(R13), X4
+	MOVO       176(R14), X5
+	MOVO       48(R13), X6
+	MOVO       48(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 512(R10)
+	MOVO       X1, 528(R10)
+	MOVO       X2, 544(R10)
+	MOVO       X3, 560(R10)
+	MOVO       X4, 576(R10)
+	MOVO       X5, 592(R10)
+	MOVO       X6, 608(R10)
+	MOVO       X7, 624(R10)
+	MOVO       416(R13), X0
+	MOVO       416(R14), X1
+	MOVO       288(R13), X2
+	MOVO       288(R14), X3
+	MOVO       160(R13), X4
+	MOVO       160(R14), X5
+	MOVO       32(R13), X6
+	MOVO       32(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 640(R10)
+	MOVO       X1, 656(R10)
+	MOVO       X2, 672(R10)
+	MOVO       X3, 688(R10)
+	MOVO       X4, 704(R10)
+	MOVO       X5, 720(R10)
+	MOVO       X6, 736(R10)
+	MOVO       X7, 752(R10)
+	MOVO       400(R13), X0
+	MOVO       400(R14), X1
+	MOVO       272(R13), X2
+	MOVO       272(R14), X3
+	MOVO       144(R13), X4
+	MOVO       144(R14), X5
+	MOVO       16(R13), X6
+	MOVO       16(R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 768(R10)
+	MOVO       X1, 784(R10)
+	MOVO       X2, 800(R10)
+	MOVO       X3, 816(R10)
+	MOVO       X4, 832(R10)
+	MOVO       X5, 848(R10)
+	MOVO       X6, 864(R10)
+	MOVO       X7, 880(R10)
+	MOVO       384(R13), X0
+	MOVO       384(R14), X1
+	MOVO       256(R13), X2
+	MOVO       256(R14), X3
+	MOVO       128(R13), X4
+	MOVO       128(R14), X5
+	MOVO       (R13), X6
+	MOVO       (R14), X7
+	MOVO       low4SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x04, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x04, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x04, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x04, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x04, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x04, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x04, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x04, X9
+	PXOR       X9, X3
+	MOVO       low2SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x02, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x02, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x02, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x02, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x02, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x02, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x02, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x02, X9
+	PXOR       X9, X5
+	MOVO       low1SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x01, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x01, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x01, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x01, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x01, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x01, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x01, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x01, X9
+	PXOR       X9, X6
+	MOVO       X0, 896(R10)
+	MOVO       X1, 912(R10)
+	MOVO       X2, 928(R10)
+	MOVO       X3, 944(R10)
+	MOVO       X4, 960(R10)
+	MOVO       X5, 976(R10)
+	MOVO       X6, 992(R10)
+	MOVO       X7, 1008(R10)
+	MOVO       (R10), X0
+	MOVO       128(R10), X1
+	MOVO       256(R10), X2
+	MOVO       384(R10), X3
+	MOVO       512(R10), X4
+	MOVO       640(R10), X5
+	MOVO       768(R10), X6
+	MOVO       896(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	PXOR       (BX), X0
+	MOVO       (R11), X8
+	MOVO       X8, (BX)
+	MOVQ       (CX), DI
+	MOVQ       8(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	PXOR       128(BX), X1
+	MOVO       128(R11), X8
+	MOVO       X8, 128(BX)
+	MOVQ       128(CX), DI
+	MOVQ       136(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	PXOR       256(BX), X2
+	MOVO       256(R11), X8
+	MOVO       X8, 256(BX)
+	MOVQ       256(CX), DI
+	MOVQ       264(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	PXOR       384(BX), X3
+	MOVO       384(R11), X8
+	MOVO       X8, 384(BX)
+	MOVQ       384(CX), DI
+	MOVQ       392(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	PXOR       512(BX), X4
+	MOVO       512(R11), X8
+	MOVO       X8, 512(BX)
+	MOVQ       512(CX), DI
+	MOVQ       520(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	PXOR       640(BX), X5
+	MOVO       640(R11), X8
+	MOVO       X8, 640(BX)
+	MOVQ       640(CX), DI
+	MOVQ       648(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	PXOR       768(BX), X6
+	MOVO       768(R11), X8
+	MOVO       X8, 768(BX)
+	MOVQ       768(CX), DI
+	MOVQ       776(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	PXOR       896(BX), X7
+	MOVO       896(R11), X8
+	MOVO       X8, 896(BX)
+	MOVQ       896(CX), DI
+	MOVQ       904(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       16(R10), X0
+	MOVO       144(R10), X1
+	MOVO       272(R10), X2
+	MOVO       400(R10), X3
+	MOVO       528(R10), X4
+	MOVO       656(R10), X5
+	MOVO       784(R10), X6
+	MOVO       912(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	PXOR       16(BX), X0
+	MOVO       16(R11), X8
+	MOVO       X8, 16(BX)
+	MOVQ       16(CX), DI
+	MOVQ       24(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	PXOR       144(BX), X1
+	MOVO       144(R11), X8
+	MOVO       X8, 144(BX)
+	MOVQ       144(CX), DI
+	MOVQ       152(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	PXOR       272(BX), X2
+	MOVO       272(R11), X8
+	MOVO       X8, 272(BX)
+	MOVQ       272(CX), DI
+	MOVQ       280(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	PXOR       400(BX), X3
+	MOVO       400(R11), X8
+	MOVO       X8, 400(BX)
+	MOVQ       400(CX), DI
+	MOVQ       408(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	PXOR       528(BX), X4
+	MOVO       528(R11), X8
+	MOVO       X8, 528(BX)
+	MOVQ       528(CX), DI
+	MOVQ       536(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	PXOR       656(BX), X5
+	MOVO       656(R11), X8
+	MOVO       X8, 656(BX)
+	MOVQ       656(CX), DI
+	MOVQ       664(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	PXOR       784(BX), X6
+	MOVO       784(R11), X8
+	MOVO       X8, 784(BX)
+	MOVQ       784(CX), DI
+	MOVQ       792(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	PXOR       912(BX), X7
+	MOVO       912(R11), X8
+	MOVO       X8, 912(BX)
+	MOVQ       912(CX), DI
+	MOVQ       920(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       32(R10), X0
+	MOVO       160(R10), X1
+	MOVO       288(R10), X2
+	MOVO       416(R10), X3
+	MOVO       544(R10), X4
+	MOVO       672(R10), X5
+	MOVO       800(R10), X6
+	MOVO       928(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	PXOR       32(BX), X0
+	MOVO       32(R11), X8
+	MOVO       X8, 32(BX)
+	MOVQ       32(CX), DI
+	MOVQ       40(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	PXOR       160(BX), X1
+	MOVO       160(R11), X8
+	MOVO       X8, 160(BX)
+	MOVQ       160(CX), DI
+	MOVQ       168(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	PXOR       288(BX), X2
+	MOVO       288(R11), X8
+	MOVO       X8, 288(BX)
+	MOVQ       288(CX), DI
+	MOVQ       296(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	PXOR       416(BX), X3
+	MOVO       416(R11), X8
+	MOVO       X8, 416(BX)
+	MOVQ       416(CX), DI
+	MOVQ       424(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	PXOR       544(BX), X4
+	MOVO       544(R11), X8
+	MOVO       X8, 544(BX)
+	MOVQ       544(CX), DI
+	MOVQ       552(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	PXOR       672(BX), X5
+	MOVO       672(R11), X8
+	MOVO       X8, 672(BX)
+	MOVQ       672(CX), DI
+	MOVQ       680(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	PXOR       800(BX), X6
+	MOVO       800(R11), X8
+	MOVO       X8, 800(BX)
+	MOVQ       800(CX), DI
+	MOVQ       808(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	PXOR       928(BX), X7
+	MOVO       928(R11), X8
+	MOVO       X8, 928(BX)
+	MOVQ       928(CX), DI
+	MOVQ       936(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       48(R10), X0
+	MOVO       176(R10), X1
+	MOVO       304(R10), X2
+	MOVO       432(R10), X3
+	MOVO       560(R10), X4
+	MOVO       688(R10), X5
+	MOVO       816(R10), X6
+	MOVO       944(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	PXOR       48(BX), X0
+	MOVO       48(R11), X8
+	MOVO       X8, 48(BX)
+	MOVQ       48(CX), DI
+	MOVQ       56(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	PXOR       176(BX), X1
+	MOVO       176(R11), X8
+	MOVO       X8, 176(BX)
+	MOVQ       176(CX), DI
+	MOVQ       184(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	PXOR       304(BX), X2
+	MOVO       304(R11), X8
+	MOVO       X8, 304(BX)
+	MOVQ       304(CX), DI
+	MOVQ       312(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	PXOR       432(BX), X3
+	MOVO       432(R11), X8
+	MOVO       X8, 432(BX)
+	MOVQ       432(CX), DI
+	MOVQ       440(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	PXOR       560(BX), X4
+	MOVO       560(R11), X8
+	MOVO       X8, 560(BX)
+	MOVQ       560(CX), DI
+	MOVQ       568(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	PXOR       688(BX), X5
+	MOVO       688(R11), X8
+	MOVO       X8, 688(BX)
+	MOVQ       688(CX), DI
+	MOVQ       696(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	PXOR       816(BX), X6
+	MOVO       816(R11), X8
+	MOVO       X8, 816(BX)
+	MOVQ       816(CX), DI
+	MOVQ       824(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	PXOR       944(BX), X7
+	MOVO       944(R11), X8
+	MOVO       X8, 944(BX)
+	MOVQ       944(CX), DI
+	MOVQ       952(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       64(R10), X0
+	MOVO       192(R10), X1
+	MOVO       320(R10), X2
+	MOVO       448(R10), X3
+	MOVO       576(R10), X4
+	MOVO       704(R10), X5
+	MOVO       832(R10), X6
+	MOVO       960(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	PXOR       64(BX), X0
+	MOVO       64(R11), X8
+	MOVO       X8, 64(BX)
+	MOVQ       64(CX), DI
+	MOVQ       72(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	PXOR       192(BX), X1
+	MOVO       192(R11), X8
+	MOVO       X8, 192(BX)
+	MOVQ       192(CX), DI
+	MOVQ       200(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	PXOR       320(BX), X2
+	MOVO       320(R11), X8
+	MOVO       X8, 320(BX)
+	MOVQ       320(CX), DI
+	MOVQ       328(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	PXOR       448(BX), X3
+	MOVO       448(R11), X8
+	MOVO       X8, 448(BX)
+	MOVQ       448(CX), DI
+	MOVQ       456(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	PXOR       576(BX), X4
+	MOVO       576(R11), X8
+	MOVO       X8, 576(BX)
+	MOVQ       576(CX), DI
+	MOVQ       584(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	PXOR       704(BX), X5
+	MOVO       704(R11), X8
+	MOVO       X8, 704(BX)
+	MOVQ       704(CX), DI
+	MOVQ       712(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	PXOR       832(BX), X6
+	MOVO       832(R11), X8
+	MOVO       X8, 832(BX)
+	MOVQ       832(CX), DI
+	MOVQ       840(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	PXOR       960(BX), X7
+	MOVO       960(R11), X8
+	MOVO       X8, 960(BX)
+	MOVQ       960(CX), DI
+	MOVQ       968(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       80(R10), X0
+	MOVO       208(R10), X1
+	MOVO       336(R10), X2
+	MOVO       464(R10), X3
+	MOVO       592(R10), X4
+	MOVO       720(R10), X5
+	MOVO       848(R10), X6
+	MOVO       976(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	PXOR       80(BX), X0
+	MOVO       80(R11), X8
+	MOVO       X8, 80(BX)
+	MOVQ       80(CX), DI
+	MOVQ       88(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	PXOR       208(BX), X1
+	MOVO       208(R11), X8
+	MOVO       X8, 208(BX)
+	MOVQ       208(CX), DI
+	MOVQ       216(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	PXOR       336(BX), X2
+	MOVO       336(R11), X8
+	MOVO       X8, 336(BX)
+	MOVQ       336(CX), DI
+	MOVQ       344(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	PXOR       464(BX), X3
+	MOVO       464(R11), X8
+	MOVO       X8, 464(BX)
+	MOVQ       464(CX), DI
+	MOVQ       472(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	PXOR       592(BX), X4
+	MOVO       592(R11), X8
+	MOVO       X8, 592(BX)
+	MOVQ       592(CX), DI
+	MOVQ       600(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	PXOR       720(BX), X5
+	MOVO       720(R11), X8
+	MOVO       X8, 720(BX)
+	MOVQ       720(CX), DI
+	MOVQ       728(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	PXOR       848(BX), X6
+	MOVO       848(R11), X8
+	MOVO       X8, 848(BX)
+	MOVQ       848(CX), DI
+	MOVQ       856(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	PXOR       976(BX), X7
+	MOVO       976(R11), X8
+	MOVO       X8, 976(BX)
+	MOVQ       976(CX), DI
+	MOVQ       984(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       96(R10), X0
+	MOVO       224(R10), X1
+	MOVO       352(R10), X2
+	MOVO       480(R10), X3
+	MOVO       608(R10), X4
+	MOVO       736(R10), X5
+	MOVO       864(R10), X6
+	MOVO       992(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	PXOR       96(BX), X0
+	MOVO       96(R11), X8
+	MOVO       X8, 96(BX)
+	MOVQ       96(CX), DI
+	MOVQ       104(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	PXOR       224(BX), X1
+	MOVO       224(R11), X8
+	MOVO       X8, 224(BX)
+	MOVQ       224(CX), DI
+	MOVQ       232(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	PXOR       352(BX), X2
+	MOVO       352(R11), X8
+	MOVO       X8, 352(BX)
+	MOVQ       352(CX), DI
+	MOVQ       360(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	PXOR       480(BX), X3
+	MOVO       480(R11), X8
+	MOVO       X8, 480(BX)
+	MOVQ       480(CX), DI
+	MOVQ       488(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	PXOR       608(BX), X4
+	MOVO       608(R11), X8
+	MOVO       X8, 608(BX)
+	MOVQ       608(CX), DI
+	MOVQ       616(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	PXOR       736(BX), X5
+	MOVO       736(R11), X8
+	MOVO       X8, 736(BX)
+	MOVQ       736(CX), DI
+	MOVQ       744(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	PXOR       864(BX), X6
+	MOVO       864(R11), X8
+	MOVO       X8, 864(BX)
+	MOVQ       864(CX), DI
+	MOVQ       872(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	PXOR       992(BX), X7
+	MOVO       992(R11), X8
+	MOVO       X8, 992(BX)
+	MOVQ       992(CX), DI
+	MOVQ       1000(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	MOVO       112(R10), X0
+	MOVO       240(R10), X1
+	MOVO       368(R10), X2
+	MOVO       496(R10), X3
+	MOVO       624(R10), X4
+	MOVO       752(R10), X5
+	MOVO       880(R10), X6
+	MOVO       1008(R10), X7
+	MOVO       low32SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x20, X9
+	PXOR       X4, X9
+	PAND       X8, X9
+	PXOR       X9, X4
+	PSLLQ      $0x20, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x20, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x20, X9
+	PXOR       X9, X1
+	MOVO       X2, X9
+	PSRLQ      $0x20, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x20, X9
+	PXOR       X9, X2
+	MOVO       X3, X9
+	PSRLQ      $0x20, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x20, X9
+	PXOR       X9, X3
+	MOVO       low16SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x10, X9
+	PXOR       X2, X9
+	PAND       X8, X9
+	PXOR       X9, X2
+	PSLLQ      $0x10, X9
+	PXOR       X9, X0
+	MOVO       X1, X9
+	PSRLQ      $0x10, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x10, X9
+	PXOR       X9, X1
+	MOVO       X4, X9
+	PSRLQ      $0x10, X9
+	PXOR       X6, X9
+	PAND       X8, X9
+	PXOR       X9, X6
+	PSLLQ      $0x10, X9
+	PXOR       X9, X4
+	MOVO       X5, X9
+	PSRLQ      $0x10, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x10, X9
+	PXOR       X9, X5
+	MOVO       low8SSE2<>+0(SB), X8
+	MOVO       X0, X9
+	PSRLQ      $0x08, X9
+	PXOR       X1, X9
+	PAND       X8, X9
+	PXOR       X9, X1
+	PSLLQ      $0x08, X9
+	PXOR       X9, X0
+	MOVO       X2, X9
+	PSRLQ      $0x08, X9
+	PXOR       X3, X9
+	PAND       X8, X9
+	PXOR       X9, X3
+	PSLLQ      $0x08, X9
+	PXOR       X9, X2
+	MOVO       X4, X9
+	PSRLQ      $0x08, X9
+	PXOR       X5, X9
+	PAND       X8, X9
+	PXOR       X9, X5
+	PSLLQ      $0x08, X9
+	PXOR       X9, X4
+	MOVO       X6, X9
+	PSRLQ      $0x08, X9
+	PXOR       X7, X9
+	PAND       X8, X9
+	PXOR       X9, X7
+	PSLLQ      $0x08, X9
+	PXOR       X9, X6
+	PXOR       112(BX), X0
+	MOVO       112(R11), X8
+	MOVO       X8, 112(BX)
+	MOVQ       112(CX), DI
+	MOVQ       120(CX), SI
+	MOVQ       X0, (DI)(R8*1)
+	MOVHPS     X0, (SI)(R8*1)
+	PXOR       240(BX), X1
+	MOVO       240(R11), X8
+	MOVO       X8, 240(BX)
+	MOVQ       240(CX), DI
+	MOVQ       248(CX), SI
+	MOVQ       X1, (DI)(R8*1)
+	MOVHPS     X1, (SI)(R8*1)
+	PXOR       368(BX), X2
+	MOVO       368(R11), X8
+	MOVO       X8, 368(BX)
+	MOVQ       368(CX), DI
+	MOVQ       376(CX), SI
+	MOVQ       X2, (DI)(R8*1)
+	MOVHPS     X2, (SI)(R8*1)
+	PXOR       496(BX), X3
+	MOVO       496(R11), X8
+	MOVO       X8, 496(BX)
+	MOVQ       496(CX), DI
+	MOVQ       504(CX), SI
+	MOVQ       X3, (DI)(R8*1)
+	MOVHPS     X3, (SI)(R8*1)
+	PXOR       624(BX), X4
+	MOVO       624(R11), X8
+	MOVO       X8, 624(BX)
+	MOVQ       624(CX), DI
+	MOVQ       632(CX), SI
+	MOVQ       X4, (DI)(R8*1)
+	MOVHPS     X4, (SI)(R8*1)
+	PXOR       752(BX), X5
+	MOVO       752(R11), X8
+	MOVO       X8, 752(BX)
+	MOVQ       752(CX), DI
+	MOVQ       760(CX), SI
+	MOVQ       X5, (DI)(R8*1)
+	MOVHPS     X5, (SI)(R8*1)
+	PXOR       880(BX), X6
+	MOVO       880(R11), X8
+	MOVO       X8, 880(BX)
+	MOVQ       880(CX), DI
+	MOVQ       888(CX), SI
+	MOVQ       X6, (DI)(R8*1)
+	MOVHPS     X6, (SI)(R8*1)
+	PXOR       1008(BX), X7
+	MOVO       1008(R11), X8
+	MOVO       X8, 1008(BX)
+	MOVQ       1008(CX), DI
+	MOVQ       1016(CX), SI
+	MOVQ       X7, (DI)(R8*1)
+	MOVHPS     X7, (SI)(R8*1)
+	ADDQ       $+8, R8
+	DECQ       DX
+	JNZ        block
+	MOVQ       R8, X0
+	PUNPCKLQDQ X0, X0
+	MOVO       (CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, (CX)
+	MOVO       16(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 16(CX)
+	MOVO       32(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 32(CX)
+	MOVO       48(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 48(CX)
+	MOVO       64(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 64(CX)
+	MOVO       80(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 80(CX)
+	MOVO       96(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 96(CX)
+	MOVO       112(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 112(CX)
+	MOVO       128(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 128(CX)
+	MOVO       144(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 144(CX)
+	MOVO       160(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 160(CX)
+	MOVO       176(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 176(CX)
+	MOVO       192(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 192(CX)
+	MOVO       208(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 208(CX)
+	MOVO       224(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 224(CX)
+	MOVO       240(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 240(CX)
+	MOVO       256(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 256(CX)
+	MOVO       272(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 272(CX)
+	MOVO       288(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 288(CX)
+	MOVO       304(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 304(CX)
+	MOVO       320(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 320(CX)
+	MOVO       336(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 336(CX)
+	MOVO       352(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 352(CX)
+	MOVO       368(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 368(CX)
+	MOVO       384(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 384(CX)
+	MOVO       400(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 400(CX)
+	MOVO       416(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 416(CX)
+	MOVO       432(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 432(CX)
+	MOVO       448(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 448(CX)
+	MOVO       464(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 464(CX)
+	MOVO       480(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 480(CX)
+	MOVO       496(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 496(CX)
+	MOVO       512(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 512(CX)
+	MOVO       528(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 528(CX)
+	MOVO       544(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 544(CX)
+	MOVO       560(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 560(CX)
+	MOVO       576(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 576(CX)
+	MOVO       592(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 592(CX)
+	MOVO       608(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 608(CX)
+	MOVO       624(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 624(CX)
+	MOVO       640(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 640(CX)
+	MOVO       656(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 656(CX)
+	MOVO       672(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 672(CX)
+	MOVO       688(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 688(CX)
+	MOVO       704(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 704(CX)
+	MOVO       720(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 720(CX)
+	MOVO       736(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 736(CX)
+	MOVO       752(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 752(CX)
+	MOVO       768(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 768(CX)
+	MOVO       784(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 784(CX)
+	MOVO       800(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 800(CX)
+	MOVO       816(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 816(CX)
+	MOVO       832(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 832(CX)
+	MOVO       848(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 848(CX)
+	MOVO       864(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 864(CX)
+	MOVO       880(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 880(CX)
+	MOVO       896(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 896(CX)
+	MOVO       912(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 912(CX)
+	MOVO       928(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 928(CX)
+	MOVO       944(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 944(CX)
+	MOVO       960(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 960(CX)
+	MOVO       976(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 976(CX)
+	MOVO       992(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 992(CX)
+	MOVO       1008(CX), X1
+	PADDQ      X0, X1
+	MOVO       X1, 1008(CX)
+	RET
+
+DATA decryptRoundsSSE2<>+0(SB)/4, $0x000001c0
+DATA decryptRoundsSSE2<>+4(SB)/4, $0x000001b0
+DATA decryptRoundsSSE2<>+8(SB)/4, $0x00000190
+DATA decryptRoundsSSE2<>+12(SB)/4, $0x00000170
+DATA decryptRoundsSSE2<>+16(SB)/4, $0x00000150
+DATA decryptRoundsSSE2<>+20(SB)/4, $0x00000130
+DATA decryptRoundsSSE2<>+24(SB)/4, $0x00000110
+DATA decryptRoundsSSE2<>+28(SB)/4, $0x000000f0
+DATA decryptRoundsSSE2<>+32(SB)/4, $0x000000e0
+DATA decryptRoundsSSE2<>+36(SB)/4, $0x000000c0
+DATA decryptRoundsSSE2<>+40(SB)/4, $0x000000a0
+DATA decryptRoundsSSE2<>+44(SB)/4, $0x00000080
+DATA decryptRoundsSSE2<>+48(SB)/4, $0x00000060
+DATA decryptRoundsSSE2<>+52(SB)/4, $0x00000040
+DATA decryptRoundsSSE2<>+56(SB)/4, $0x00000020
+DATA decryptRoundsSSE2<>+60(SB)/4, $0x00000010
+DATA decryptRoundsSSE2<>+64(SB)/4, $0x00000710
+DATA decryptRoundsSSE2<>+68(SB)/4, $0x00000720
+DATA decryptRoundsSSE2<>+72(SB)/4, $0x00000740
+DATA decryptRoundsSSE2<>+76(SB)/4, $0x00000760
+DATA decryptRoundsSSE2<>+80(SB)/4, $0x00000780
+DATA decryptRoundsSSE2<>+84(SB)/4, $0x000007a0
+DATA decryptRoundsSSE2<>+88(SB)/4, $0x000007c0
+DATA decryptRoundsSSE2<>+92(SB)/4, $0x000007e0
+DATA decryptRoundsSSE2<>+96(SB)/4, $0x000007f0
+DATA decryptRoundsSSE2<>+100(SB)/4, $0x00000810
+DATA decryptRoundsSSE2<>+104(SB)/4, $0x00000830
+DATA decryptRoundsSSE2<>+108(SB)/4, $0x00000850
+DATA decryptRoundsSSE2<>+112(SB)/4, $0x00000870
+DATA decryptRoundsSSE2<>+116(SB)/4, $0x00000890
+DATA decryptRoundsSSE2<>+120(SB)/4, $0x000008b0
+DATA decryptRoundsSSE2<>+124(SB)/4, $0x000008c0
+DATA decryptRoundsSSE2<>+128(SB)/4, $0x00000fc0
+DATA decryptRoundsSSE2<>+132(SB)/4, $0x00000fb0
+DATA decryptRoundsSSE2<>+136(SB)/4, $0x00000f90
+DATA decryptRoundsSSE2<>+140(SB)/4, $0x00000f70
+DATA decryptRoundsSSE2<>+144(SB)/4, $0x00000f50
+DATA decryptRoundsSSE2<>+148(SB)/4, $0x00000f30
+DATA decryptRoundsSSE2<>+152(SB)/4, $0x00000f10
+DATA decryptRoundsSSE2<>+156(SB)/4, $0x00000ef0
+DATA decryptRoundsSSE2<>+160(SB)/4, $0x00000ee0
+DATA decryptRoundsSSE2<>+164(SB)/4, $0x00000ec0
+DATA decryptRoundsSSE2<>+168(SB)/4, $0x00000ea0
+DATA decryptRoundsSSE2<>+172(SB)/4, $0x00000e80
+DATA decryptRoundsSSE2<>+176(SB)/4, $0x00000e60
+DATA decryptRoundsSSE2<>+180(SB)/4, $0x00000e40
+DATA decryptRoundsSSE2<>+184(SB)/4, $0x00000e20
+DATA decryptRoundsSSE2<>+188(SB)/4, $0x00000e10
+GLOBL decryptRoundsSSE2<>(SB), RODATA|NOPTR, $192

@@ -12,24 +12,3 @@ func cbcEncryptMixed8SSE(keys *byte, rounds int, ptrs *uintptr, blocks int)
 
 // Decrypts one packet.
 func cbcDecryptSSE(schedule *byte, rounds int, p *byte, blocks int)
-
-// Compresses blocks of 4 messages.
-func md5x4SSE(state *uint32, ptrs *uintptr, blocks int)
-
-// Compresses blocks of 8 messages.
-func md5x8SSE(state *uint32, ptrs *uintptr, blocks int)
-
-// Compresses blocks of 12 messages.
-func md5x12SSE(state *uint32, ptrs *uintptr, blocks int)
-
-// Compresses blocks of 4 messages.
-func sha1x4SSE(state *uint32, ptrs *uintptr, blocks int)
-
-// Compresses blocks of 8 messages.
-func sha1x8SSE(state *uint32, ptrs *uintptr, blocks int)
-
-// Compresses blocks of 4 messages.
-func sha256x4SSE(state *uint32, ptrs *uintptr, blocks int)
-
-// Compresses blocks of 2 messages.
-func sha512x2SSE(state *uint64, ptrs *uintptr, blocks int)

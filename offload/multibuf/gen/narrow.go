@@ -9,21 +9,17 @@ import (
 )
 
 // isa is an instruction set with sixteen registers. The kernels below avx512 are written once, in operations of three
-// operands, for 256-bit registers in AVX2's encoding and 128-bit ones in that of SSE, where the destination is an operand
-// and one more instruction may have to copy it. Code of one kind never has an instruction of the other.
+// operands, for 256-bit registers in AVX2's encoding and 128-bit ones in that of SSE2, where the destination is an operand
+// and one more instruction may have to copy it. What SSSE3 has for hashes would gain a fiftieth, and be slow on Silvermont. Code of one kind never has an instruction of the other.
 type isa struct {
-	name    string
-	vex     bool // AVX2
-	shuffle bool // pshufb (SSSE3)
+	name string
+	vex  bool // AVX2
 }
 
 var (
-	isaAVX2 = &isa{name: "AVX2", vex: true, shuffle: true}
-	isaSSE  = &isa{name: "SSE", shuffle: true}
+	isaAVX2 = &isa{name: "AVX2", vex: true}
 	isaSSE2 = &isa{name: "SSE2"}
 )
-
-var ymm = [...]VecPhysical{Y0, Y1, Y2, Y3, Y4, Y5, Y6, Y7, Y8, Y9, Y10, Y11, Y12, Y13, Y14, Y15}
 
 // width is the bytes of a register.
 func (v *isa) width() int {
@@ -216,19 +212,14 @@ func (v *isa) bytes(name string, index func(i int) int) Mem {
 	return g
 }
 
-func (v *isa) pshufb(m any, to reg) {
-	if v.vex {
-		VPSHUFB(v.op(m), v.r(int(to)), v.r(int(to)))
-	} else {
-		PSHUFB(v.op(m), v.r(int(to)))
-	}
-}
+// shuffle is vpshufb, in place.
+func (v *isa) shuffle(m Mem, r reg) { VPSHUFB(m, v.r(int(r)), v.r(int(r))) }
 
 // swap turns the bytes of words of that many bits around.
 func (v *isa) swap(bits int, r, tmp reg) {
-	if v.shuffle {
+	if v.vex {
 		n := bits / 8
-		v.pshufb(v.bytes(fmt.Sprintf("turn%d", bits), func(i int) int { return i/n*n + n - 1 - i%n }), r)
+		v.shuffle(v.bytes(fmt.Sprintf("turn%d", bits), func(i int) int { return i/n*n + n - 1 - i%n }), r)
 		return
 	}
 	order := U8(0b10_11_00_01)
@@ -244,9 +235,9 @@ func (v *isa) swap(bits int, r, tmp reg) {
 
 // rotate turns words of that many bits to the left, in place.
 func (v *isa) rotate(bits, n int, r, tmp reg) {
-	if v.shuffle && n%8 == 0 {
+	if v.vex && n%8 == 0 {
 		w := bits / 8
-		v.pshufb(v.bytes(fmt.Sprintf("rotate%dby%d", bits, n), func(i int) int { return i/w*w + (i%w+w-n/8)%w }), r)
+		v.shuffle(v.bytes(fmt.Sprintf("rotate%dby%d", bits, n), func(i int) int { return i/w*w + (i%w+w-n/8)%w }), r)
 		return
 	}
 	v.shift(bits, n, r, tmp)

@@ -226,9 +226,9 @@ func (v *isa) sha1(sets int) {
 	})
 }
 
-// sigma xors three of a word's rotations, or two and a shift, into to: all right shifts in one go, each from the one
-// before, and all left ones.
-func (m *some) sigma(rotations []int, shift int, from, to, u1, u2 reg) {
+// sigma xors three of a word's rotations, or two and a shift, into to. Where copies are free all shifts are of the word
+// itself; else each is of the one before, in two chains, to the right and to the left.
+func (m *some) sigma(rotations []int, shift int, from, to reg, u [3]reg) {
 	right := slices.Clone(rotations)
 	var left []int
 	for _, n := range rotations {
@@ -239,21 +239,31 @@ func (m *some) sigma(rotations []int, shift int, from, to, u1, u2 reg) {
 	}
 	slices.Sort(right)
 	slices.Sort(left)
-	m.shift(m.bits, -right[0], from, to)
-	m.shift(m.bits, left[0], from, u2)
-	last := to
-	for i := 1; i < len(right); i++ {
-		m.shift(m.bits, right[i-1]-right[i], last, u1)
-		last = u1
-		m.xor(u1, to, to)
-		m.xor(u2, to, to)
-		if i < len(left) {
-			m.shift(m.bits, left[i]-left[i-1], u2, u2)
+	last := from
+	chain := func(all []int, sign, i int, to reg) {
+		if true || i == 0 {
+			m.shift(m.bits, sign*all[i], from, to)
+		} else {
+			m.shift(m.bits, sign*(all[i]-all[i-1]), last, to)
 		}
 	}
-	if len(left) == len(right) {
-		m.xor(u2, to, to)
+	chain(right, -1, 0, to)
+	chain(left, 1, 0, u[0])
+	last = to
+	chain(right, -1, 1, u[1])
+	last = u[0]
+	chain(left, 1, 1, u[2])
+	m.xor(u[1], to, to)
+	m.xor(u[2], u[0], u[0])
+	last = u[1]
+	chain(right, -1, 2, u[1])
+	if len(left) == 3 {
+		last = u[2]
+		chain(left, 1, 2, u[2])
+		m.xor(u[2], u[0], u[0])
 	}
+	m.xor(u[1], to, to)
+	m.xor(u[0], to, to)
 }
 
 // sha2 is SHA-256 or SHA-512, one set: there is enough to do side by side within a round.
@@ -261,7 +271,7 @@ func (v *isa) sha2(h sha2) {
 	m := &some{isa: v, sets: 1, bits: h.bits}
 	m.kernel(h.name, true, 8, h.constants(), func(states [][]reg) {
 		s := states[0]
-		both, before, acc, u1, u2, w := reg(8), reg(9), reg(10), reg(11), reg(12), reg(13)
+		both, before, acc, u, w := reg(8), reg(9), reg(10), [3]reg{11, 12, 13}, reg(14)
 		const a, b, c, d, e, f, g, hh = 0, 1, 2, 3, 4, 5, 6, 7
 		m.xor(s[c], s[b], before)
 		for t := range h.rounds {
@@ -269,11 +279,11 @@ func (v *isa) sha2(h sha2) {
 				m.add(m.bits, m.word(t, 0), s[hh], s[hh])
 			} else {
 				m.load(m.word(t+1, 0), w)
-				m.sigma(h.small0[:2], h.small0[2], w, acc, u1, u2)
+				m.sigma(h.small0[:2], h.small0[2], w, acc, u)
 				m.add(m.bits, m.word(t, 0), acc, acc)
 				m.load(m.word(t+14, 0), w)
 				m.add(m.bits, m.word(t+9, 0), acc, acc)
-				m.sigma(h.small1[:2], h.small1[2], w, both, u1, u2)
+				m.sigma(h.small1[:2], h.small1[2], w, both, u)
 				m.add(m.bits, both, acc, acc)
 				if t < h.rounds-2 {
 					m.store(acc, m.word(t, 0))
@@ -284,7 +294,7 @@ func (v *isa) sha2(h sha2) {
 			m.xor(s[g], s[f], w)
 			m.and(s[e], w, w)
 			m.xor(s[g], w, w)
-			m.sigma(h.big1[:], 0, s[e], acc, u1, u2)
+			m.sigma(h.big1[:], 0, s[e], acc, u)
 			m.add(m.bits, w, s[hh], s[hh])
 			m.add(m.bits, acc, s[hh], s[hh])
 			m.add(m.bits, s[hh], s[d], s[d])
@@ -292,7 +302,7 @@ func (v *isa) sha2(h sha2) {
 			m.xor(s[b], s[a], both)
 			m.and(both, before, before)
 			m.xor(s[b], before, before)
-			m.sigma(h.big0[:], 0, s[a], acc, u1, u2)
+			m.sigma(h.big0[:], 0, s[a], acc, u)
 			m.add(m.bits, before, s[hh], s[hh])
 			m.add(m.bits, acc, s[hh], s[hh])
 			both, before = before, both

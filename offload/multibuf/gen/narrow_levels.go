@@ -9,20 +9,19 @@ func avx2() {
 		}
 		v.cbcDecrypt()
 	}
-	isaAVX2.hashes()
+	isaAVX2.rest()
 }
 
-// sse is the level of that name: SSE4.1 and AES-NI, and nothing in AVX's encodings.
+// sse is what the level of that name has more than sse2: AES-NI, and nothing in AVX's encodings.
 func sse() {
 	aesSSE.cbcEncrypt(8, true)
 	aesSSE.cbcEncrypt(8, false)
 	aesSSE.cbcDecrypt()
-	isaSSE.hashes()
 }
 
 // sse2 is the level of that name: what every amd64 processor has.
 func sse2() {
-	isaSSE2.hashes()
+	isaSSE2.rest()
 }
 
 // shani is SHA-1 and SHA-256 with the SHA instructions, in SSE's encodings.
@@ -33,7 +32,8 @@ func shani() {
 	}
 }
 
-func (v *isa) hashes() {
+// rest is the hashes and 3DES.
+func (v *isa) rest() {
 	for _, sets := range []int{1, 2, 3} {
 		v.md5(sets)
 	}
@@ -41,4 +41,6 @@ func (v *isa) hashes() {
 	v.sha1(2)
 	v.sha2(sha256)
 	v.sha2(sha512)
+	v.des3(true)
+	v.des3(false)
 }

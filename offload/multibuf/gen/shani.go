@@ -72,7 +72,7 @@ func scatter(from VecPhysical, words ...Mem) {
 // sha1NI is SHA-1. A register holds a, b, c, d, another e.
 func sha1NI(lanes int) {
 	const abcd, e, e1, tmp = 0, 1, 2, 3
-	turn := isaSSE.bytes("turn128", func(i int) int { return 15 - i })
+	turn := isaSSE2.bytes("turn128", func(i int) int { return 15 - i })
 	shaKernel("sha1", lanes, 5, 4,
 		func(s []stream, state func(word, lane int) Mem) {
 			for l, m := range s {
@@ -139,7 +139,7 @@ func sha256NI(lanes int) {
 	if lanes == 4 {
 		regs = 3
 	}
-	turn := isaSSE.bytes("turn32", func(i int) int { return i/4*4 + 3 - i%4 })
+	turn := isaSSE2.bytes("turn32", func(i int) int { return i/4*4 + 3 - i%4 })
 	k := sha256.constants()
 	constants := table("sha256k", 32, k)
 	shaKernel("sha256", lanes, 8, regs,
