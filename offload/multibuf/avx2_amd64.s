@@ -13439,120 +13439,708 @@ TEXT ·sha256x8AVX2(SB), $576-24
 	LEAQ sha256kAVX2<>+0(SB), R8
 
 block:
-	MOVQ         (BX), SI
-	MOVQ         8(BX), R9
-	MOVQ         16(BX), R10
-	MOVQ         24(BX), R11
-	MOVQ         32(BX), R12
-	MOVQ         40(BX), R13
-	MOVQ         48(BX), R14
-	MOVQ         56(BX), R15
-	VMOVDQU      (SI)(DX*1), X0
-	VINSERTI128  $0x01, (R12)(DX*1), Y0, Y0
-	VMOVDQU      (R9)(DX*1), X1
-	VINSERTI128  $0x01, (R13)(DX*1), Y1, Y1
-	VMOVDQU      (R10)(DX*1), X2
-	VINSERTI128  $0x01, (R14)(DX*1), Y2, Y2
-	VMOVDQU      (R11)(DX*1), X3
-	VINSERTI128  $0x01, (R15)(DX*1), Y3, Y3
-	VPUNPCKHDQ   Y1, Y0, Y4
-	VPUNPCKLDQ   Y1, Y0, Y0
-	VPUNPCKHDQ   Y3, Y2, Y1
-	VPUNPCKLDQ   Y3, Y2, Y2
-	VPUNPCKHQDQ  Y2, Y0, Y3
-	VPUNPCKLQDQ  Y2, Y0, Y0
-	VPUNPCKHQDQ  Y1, Y4, Y2
-	VPUNPCKLQDQ  Y1, Y4, Y4
-	VPSHUFB      turn32AVX2<>+0(SB), Y0, Y0
-	VMOVDQA      Y0, (DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y3, Y3
-	VMOVDQA      Y3, 32(DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y4, Y4
-	VMOVDQA      Y4, 64(DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y2, Y2
-	VMOVDQA      Y2, 96(DI)
-	VMOVDQU      16(SI)(DX*1), X6
-	VINSERTI128  $0x01, 16(R12)(DX*1), Y6, Y6
-	VMOVDQU      16(R9)(DX*1), X7
-	VINSERTI128  $0x01, 16(R13)(DX*1), Y7, Y7
-	VMOVDQU      16(R10)(DX*1), X8
-	VINSERTI128  $0x01, 16(R14)(DX*1), Y8, Y8
-	VMOVDQU      16(R11)(DX*1), X9
-	VINSERTI128  $0x01, 16(R15)(DX*1), Y9, Y9
-	VPUNPCKHDQ   Y7, Y6, Y10
-	VPUNPCKLDQ   Y7, Y6, Y6
-	VPUNPCKHDQ   Y9, Y8, Y7
-	VPUNPCKLDQ   Y9, Y8, Y8
-	VPUNPCKHQDQ  Y8, Y6, Y9
-	VPUNPCKLQDQ  Y8, Y6, Y6
-	VPUNPCKHQDQ  Y7, Y10, Y8
-	VPUNPCKLQDQ  Y7, Y10, Y10
-	VPSHUFB      turn32AVX2<>+0(SB), Y6, Y6
-	VMOVDQA      Y6, 128(DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y9, Y9
-	VMOVDQA      Y9, 160(DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y10, Y10
-	VMOVDQA      Y10, 192(DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y8, Y8
-	VMOVDQA      Y8, 224(DI)
-	VMOVDQU      32(SI)(DX*1), X0
-	VINSERTI128  $0x01, 32(R12)(DX*1), Y0, Y0
-	VMOVDQU      32(R9)(DX*1), X1
-	VINSERTI128  $0x01, 32(R13)(DX*1), Y1, Y1
-	VMOVDQU      32(R10)(DX*1), X2
-	VINSERTI128  $0x01, 32(R14)(DX*1), Y2, Y2
-	VMOVDQU      32(R11)(DX*1), X3
-	VINSERTI128  $0x01, 32(R15)(DX*1), Y3, Y3
-	VPUNPCKHDQ   Y1, Y0, Y4
-	VPUNPCKLDQ   Y1, Y0, Y0
-	VPUNPCKHDQ   Y3, Y2, Y1
-	VPUNPCKLDQ   Y3, Y2, Y2
-	VPUNPCKHQDQ  Y2, Y0, Y3
-	VPUNPCKLQDQ  Y2, Y0, Y0
-	VPUNPCKHQDQ  Y1, Y4, Y2
-	VPUNPCKLQDQ  Y1, Y4, Y4
-	VPSHUFB      turn32AVX2<>+0(SB), Y0, Y0
-	VMOVDQA      Y0, 256(DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y3, Y3
-	VMOVDQA      Y3, 288(DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y4, Y4
-	VMOVDQA      Y4, 320(DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y2, Y2
-	VMOVDQA      Y2, 352(DI)
-	VMOVDQU      48(SI)(DX*1), X6
-	VINSERTI128  $0x01, 48(R12)(DX*1), Y6, Y6
-	VMOVDQU      48(R9)(DX*1), X7
-	VINSERTI128  $0x01, 48(R13)(DX*1), Y7, Y7
-	VMOVDQU      48(R10)(DX*1), X8
-	VINSERTI128  $0x01, 48(R14)(DX*1), Y8, Y8
-	VMOVDQU      48(R11)(DX*1), X9
-	VINSERTI128  $0x01, 48(R15)(DX*1), Y9, Y9
-	VPUNPCKHDQ   Y7, Y6, Y10
-	VPUNPCKLDQ   Y7, Y6, Y6
-	VPUNPCKHDQ   Y9, Y8, Y7
-	VPUNPCKLDQ   Y9, Y8, Y8
-	VPUNPCKHQDQ  Y8, Y6, Y9
-	VPUNPCKLQDQ  Y8, Y6, Y6
-	VPUNPCKHQDQ  Y7, Y10, Y8
-	VPUNPCKLQDQ  Y7, Y10, Y10
-	VPSHUFB      turn32AVX2<>+0(SB), Y6, Y6
-	VMOVDQA      Y6, 384(DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y9, Y9
-	VMOVDQA      Y9, 416(DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y10, Y10
-	VMOVDQA      Y10, 448(DI)
-	VPSHUFB      turn32AVX2<>+0(SB), Y8, Y8
-	VMOVDQA      Y8, 480(DI)
-	VMOVDQA      (AX), Y0
-	VMOVDQA      32(AX), Y1
-	VMOVDQA      64(AX), Y2
-	VMOVDQA      96(AX), Y3
-	VMOVDQA      128(AX), Y4
-	VMOVDQA      160(AX), Y5
-	VMOVDQA      192(AX), Y6
-	VMOVDQA      224(AX), Y7
-	VPXOR        Y2, Y1, Y9
-	VPADDD       (DI), Y7, Y7
+	MOVQ        (BX), SI
+	MOVQ        8(BX), R9
+	MOVQ        16(BX), R10
+	MOVQ        24(BX), R11
+	MOVQ        32(BX), R12
+	MOVQ        40(BX), R13
+	MOVQ        48(BX), R14
+	MOVQ        56(BX), R15
+	VMOVDQU     (SI)(DX*1), X0
+	VINSERTI128 $0x01, (R12)(DX*1), Y0, Y0
+	VMOVDQU     (R9)(DX*1), X1
+	VINSERTI128 $0x01, (R13)(DX*1), Y1, Y1
+	VMOVDQU     (R10)(DX*1), X2
+	VINSERTI128 $0x01, (R14)(DX*1), Y2, Y2
+	VMOVDQU     (R11)(DX*1), X3
+	VINSERTI128 $0x01, (R15)(DX*1), Y3, Y3
+	VPUNPCKHDQ  Y1, Y0, Y4
+	VPUNPCKLDQ  Y1, Y0, Y0
+	VPUNPCKHDQ  Y3, Y2, Y1
+	VPUNPCKLDQ  Y3, Y2, Y2
+	VPUNPCKHQDQ Y2, Y0, Y3
+	VPUNPCKLQDQ Y2, Y0, Y0
+	VPUNPCKHQDQ Y1, Y4, Y2
+	VPUNPCKLQDQ Y1, Y4, Y4
+	VPSHUFB     turn32AVX2<>+0(SB), Y0, Y0
+	VMOVDQA     Y0, (DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y3, Y3
+	VMOVDQA     Y3, 32(DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y4, Y4
+	VMOVDQA     Y4, 64(DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y2, Y2
+	VMOVDQA     Y2, 96(DI)
+	VMOVDQU     16(SI)(DX*1), X6
+	VINSERTI128 $0x01, 16(R12)(DX*1), Y6, Y6
+	VMOVDQU     16(R9)(DX*1), X7
+	VINSERTI128 $0x01, 16(R13)(DX*1), Y7, Y7
+	VMOVDQU     16(R10)(DX*1), X8
+	VINSERTI128 $0x01, 16(R14)(DX*1), Y8, Y8
+	VMOVDQU     16(R11)(DX*1), X9
+	VINSERTI128 $0x01, 16(R15)(DX*1), Y9, Y9
+	VPUNPCKHDQ  Y7, Y6, Y10
+	VPUNPCKLDQ  Y7, Y6, Y6
+	VPUNPCKHDQ  Y9, Y8, Y7
+	VPUNPCKLDQ  Y9, Y8, Y8
+	VPUNPCKHQDQ Y8, Y6, Y9
+	VPUNPCKLQDQ Y8, Y6, Y6
+	VPUNPCKHQDQ Y7, Y10, Y8
+	VPUNPCKLQDQ Y7, Y10, Y10
+	VPSHUFB     turn32AVX2<>+0(SB), Y6, Y6
+	VMOVDQA     Y6, 128(DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y9, Y9
+	VMOVDQA     Y9, 160(DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y10, Y10
+	VMOVDQA     Y10, 192(DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y8, Y8
+	VMOVDQA     Y8, 224(DI)
+	VMOVDQU     32(SI)(DX*1), X0
+	VINSERTI128 $0x01, 32(R12)(DX*1), Y0, Y0
+	VMOVDQU     32(R9)(DX*1), X1
+	VINSERTI128 $0x01, 32(R13)(DX*1), Y1, Y1
+	VMOVDQU     32(R10)(DX*1), X2
+	VINSERTI128 $0x01, 32(R14)(DX*1), Y2, Y2
+	VMOVDQU     32(R11)(DX*1), X3
+	VINSERTI128 $0x01, 32(R15)(DX*1), Y3, Y3
+	VPUNPCKHDQ  Y1, Y0, Y4
+	VPUNPCKLDQ  Y1, Y0, Y0
+	VPUNPCKHDQ  Y3, Y2, Y1
+	VPUNPCKLDQ  Y3, Y2, Y2
+	VPUNPCKHQDQ Y2, Y0, Y3
+	VPUNPCKLQDQ Y2, Y0, Y0
+	VPUNPCKHQDQ Y1, Y4, Y2
+	VPUNPCKLQDQ Y1, Y4, Y4
+	VPSHUFB     turn32AVX2<>+0(SB), Y0, Y0
+	VMOVDQA     Y0, 256(DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y3, Y3
+	VMOVDQA     Y3, 288(DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y4, Y4
+	VMOVDQA     Y4, 320(DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y2, Y2
+	VMOVDQA     Y2, 352(DI)
+	VMOVDQU     48(SI)(DX*1), X6
+	VINSERTI128 $0x01, 48(R12)(DX*1), Y6, Y6
+	VMOVDQU     48(R9)(DX*1), X7
+	VINSERTI128 $0x01, 48(R13)(DX*1), Y7, Y7
+	VMOVDQU     48(R10)(DX*1), X8
+	VINSERTI128 $0x01, 48(R14)(DX*1), Y8, Y8
+	VMOVDQU     48(R11)(DX*1), X9
+	VINSERTI128 $0x01, 48(R15)(DX*1), Y9, Y9
+	VPUNPCKHDQ  Y7, Y6, Y10
+	VPUNPCKLDQ  Y7, Y6, Y6
+	VPUNPCKHDQ  Y9, Y8, Y7
+	VPUNPCKLDQ  Y9, Y8, Y8
+	VPUNPCKHQDQ Y8, Y6, Y9
+	VPUNPCKLQDQ Y8, Y6, Y6
+	VPUNPCKHQDQ Y7, Y10, Y8
+	VPUNPCKLQDQ Y7, Y10, Y10
+	VPSHUFB     turn32AVX2<>+0(SB), Y6, Y6
+	VMOVDQA     Y6, 384(DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y9, Y9
+	VMOVDQA     Y9, 416(DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y10, Y10
+	VMOVDQA     Y10, 448(DI)
+	VPSHUFB     turn32AVX2<>+0(SB), Y8, Y8
+	VMOVDQA     Y8, 480(DI)
+	VMOVDQA     (AX), Y0
+	VMOVDQA     32(AX), Y1
+	VMOVDQA     64(AX), Y2
+	VMOVDQA     96(AX), Y3
+	VMOVDQA     128(AX), Y4
+	VMOVDQA     160(AX), Y5
+	VMOVDQA     192(AX), Y6
+	VMOVDQA     224(AX), Y7
+	VPXOR       Y2, Y1, Y9
+	VPADDD      (DI), Y7, Y7
+	VPADDD      (R8), Y7, Y7
+	VPXOR       Y6, Y5, Y14
+	VPAND       Y4, Y14, Y14
+	VPXOR       Y6, Y14, Y14
+	VPSRLD      $0x06, Y4, Y10
+	VPSLLD      $0x07, Y4, Y11
+	VPSRLD      $0x0b, Y4, Y12
+	VPSLLD      $0x15, Y4, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y4, Y12
+	VPSLLD      $0x1a, Y4, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y7, Y7
+	VPADDD      Y10, Y7, Y7
+	VPADDD      Y7, Y3, Y3
+	VPXOR       Y1, Y0, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y1, Y9, Y9
+	VPSRLD      $0x02, Y0, Y10
+	VPSLLD      $0x0a, Y0, Y11
+	VPSRLD      $0x0d, Y0, Y12
+	VPSLLD      $0x13, Y0, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y0, Y12
+	VPSLLD      $0x1e, Y0, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y9, Y7, Y7
+	VPADDD      Y10, Y7, Y7
+	VPADDD      32(DI), Y6, Y6
+	VPADDD      32(R8), Y6, Y6
+	VPXOR       Y5, Y4, Y14
+	VPAND       Y3, Y14, Y14
+	VPXOR       Y5, Y14, Y14
+	VPSRLD      $0x06, Y3, Y10
+	VPSLLD      $0x07, Y3, Y11
+	VPSRLD      $0x0b, Y3, Y12
+	VPSLLD      $0x15, Y3, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y3, Y12
+	VPSLLD      $0x1a, Y3, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y6, Y6
+	VPADDD      Y10, Y6, Y6
+	VPADDD      Y6, Y2, Y2
+	VPXOR       Y0, Y7, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y0, Y8, Y8
+	VPSRLD      $0x02, Y7, Y10
+	VPSLLD      $0x0a, Y7, Y11
+	VPSRLD      $0x0d, Y7, Y12
+	VPSLLD      $0x13, Y7, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y7, Y12
+	VPSLLD      $0x1e, Y7, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y8, Y6, Y6
+	VPADDD      Y10, Y6, Y6
+	VPADDD      64(DI), Y5, Y5
+	VPADDD      64(R8), Y5, Y5
+	VPXOR       Y4, Y3, Y14
+	VPAND       Y2, Y14, Y14
+	VPXOR       Y4, Y14, Y14
+	VPSRLD      $0x06, Y2, Y10
+	VPSLLD      $0x07, Y2, Y11
+	VPSRLD      $0x0b, Y2, Y12
+	VPSLLD      $0x15, Y2, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y2, Y12
+	VPSLLD      $0x1a, Y2, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y5, Y5
+	VPADDD      Y10, Y5, Y5
+	VPADDD      Y5, Y1, Y1
+	VPXOR       Y7, Y6, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y7, Y9, Y9
+	VPSRLD      $0x02, Y6, Y10
+	VPSLLD      $0x0a, Y6, Y11
+	VPSRLD      $0x0d, Y6, Y12
+	VPSLLD      $0x13, Y6, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y6, Y12
+	VPSLLD      $0x1e, Y6, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y9, Y5, Y5
+	VPADDD      Y10, Y5, Y5
+	VPADDD      96(DI), Y4, Y4
+	VPADDD      96(R8), Y4, Y4
+	VPXOR       Y3, Y2, Y14
+	VPAND       Y1, Y14, Y14
+	VPXOR       Y3, Y14, Y14
+	VPSRLD      $0x06, Y1, Y10
+	VPSLLD      $0x07, Y1, Y11
+	VPSRLD      $0x0b, Y1, Y12
+	VPSLLD      $0x15, Y1, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y1, Y12
+	VPSLLD      $0x1a, Y1, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y4, Y4
+	VPADDD      Y10, Y4, Y4
+	VPADDD      Y4, Y0, Y0
+	VPXOR       Y6, Y5, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y6, Y8, Y8
+	VPSRLD      $0x02, Y5, Y10
+	VPSLLD      $0x0a, Y5, Y11
+	VPSRLD      $0x0d, Y5, Y12
+	VPSLLD      $0x13, Y5, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y5, Y12
+	VPSLLD      $0x1e, Y5, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y8, Y4, Y4
+	VPADDD      Y10, Y4, Y4
+	VPADDD      128(DI), Y3, Y3
+	VPADDD      128(R8), Y3, Y3
+	VPXOR       Y2, Y1, Y14
+	VPAND       Y0, Y14, Y14
+	VPXOR       Y2, Y14, Y14
+	VPSRLD      $0x06, Y0, Y10
+	VPSLLD      $0x07, Y0, Y11
+	VPSRLD      $0x0b, Y0, Y12
+	VPSLLD      $0x15, Y0, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y0, Y12
+	VPSLLD      $0x1a, Y0, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y3, Y3
+	VPADDD      Y10, Y3, Y3
+	VPADDD      Y3, Y7, Y7
+	VPXOR       Y5, Y4, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y5, Y9, Y9
+	VPSRLD      $0x02, Y4, Y10
+	VPSLLD      $0x0a, Y4, Y11
+	VPSRLD      $0x0d, Y4, Y12
+	VPSLLD      $0x13, Y4, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y4, Y12
+	VPSLLD      $0x1e, Y4, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y9, Y3, Y3
+	VPADDD      Y10, Y3, Y3
+	VPADDD      160(DI), Y2, Y2
+	VPADDD      160(R8), Y2, Y2
+	VPXOR       Y1, Y0, Y14
+	VPAND       Y7, Y14, Y14
+	VPXOR       Y1, Y14, Y14
+	VPSRLD      $0x06, Y7, Y10
+	VPSLLD      $0x07, Y7, Y11
+	VPSRLD      $0x0b, Y7, Y12
+	VPSLLD      $0x15, Y7, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y7, Y12
+	VPSLLD      $0x1a, Y7, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y2, Y2
+	VPADDD      Y10, Y2, Y2
+	VPADDD      Y2, Y6, Y6
+	VPXOR       Y4, Y3, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y4, Y8, Y8
+	VPSRLD      $0x02, Y3, Y10
+	VPSLLD      $0x0a, Y3, Y11
+	VPSRLD      $0x0d, Y3, Y12
+	VPSLLD      $0x13, Y3, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y3, Y12
+	VPSLLD      $0x1e, Y3, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y8, Y2, Y2
+	VPADDD      Y10, Y2, Y2
+	VPADDD      192(DI), Y1, Y1
+	VPADDD      192(R8), Y1, Y1
+	VPXOR       Y0, Y7, Y14
+	VPAND       Y6, Y14, Y14
+	VPXOR       Y0, Y14, Y14
+	VPSRLD      $0x06, Y6, Y10
+	VPSLLD      $0x07, Y6, Y11
+	VPSRLD      $0x0b, Y6, Y12
+	VPSLLD      $0x15, Y6, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y6, Y12
+	VPSLLD      $0x1a, Y6, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y1, Y1
+	VPADDD      Y10, Y1, Y1
+	VPADDD      Y1, Y5, Y5
+	VPXOR       Y3, Y2, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y3, Y9, Y9
+	VPSRLD      $0x02, Y2, Y10
+	VPSLLD      $0x0a, Y2, Y11
+	VPSRLD      $0x0d, Y2, Y12
+	VPSLLD      $0x13, Y2, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y2, Y12
+	VPSLLD      $0x1e, Y2, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y9, Y1, Y1
+	VPADDD      Y10, Y1, Y1
+	VPADDD      224(DI), Y0, Y0
+	VPADDD      224(R8), Y0, Y0
+	VPXOR       Y7, Y6, Y14
+	VPAND       Y5, Y14, Y14
+	VPXOR       Y7, Y14, Y14
+	VPSRLD      $0x06, Y5, Y10
+	VPSLLD      $0x07, Y5, Y11
+	VPSRLD      $0x0b, Y5, Y12
+	VPSLLD      $0x15, Y5, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y5, Y12
+	VPSLLD      $0x1a, Y5, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y0, Y0
+	VPADDD      Y10, Y0, Y0
+	VPADDD      Y0, Y4, Y4
+	VPXOR       Y2, Y1, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y2, Y8, Y8
+	VPSRLD      $0x02, Y1, Y10
+	VPSLLD      $0x0a, Y1, Y11
+	VPSRLD      $0x0d, Y1, Y12
+	VPSLLD      $0x13, Y1, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y1, Y12
+	VPSLLD      $0x1e, Y1, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y8, Y0, Y0
+	VPADDD      Y10, Y0, Y0
+	VPADDD      256(DI), Y7, Y7
+	VPADDD      256(R8), Y7, Y7
+	VPXOR       Y6, Y5, Y14
+	VPAND       Y4, Y14, Y14
+	VPXOR       Y6, Y14, Y14
+	VPSRLD      $0x06, Y4, Y10
+	VPSLLD      $0x07, Y4, Y11
+	VPSRLD      $0x0b, Y4, Y12
+	VPSLLD      $0x15, Y4, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y4, Y12
+	VPSLLD      $0x1a, Y4, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y7, Y7
+	VPADDD      Y10, Y7, Y7
+	VPADDD      Y7, Y3, Y3
+	VPXOR       Y1, Y0, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y1, Y9, Y9
+	VPSRLD      $0x02, Y0, Y10
+	VPSLLD      $0x0a, Y0, Y11
+	VPSRLD      $0x0d, Y0, Y12
+	VPSLLD      $0x13, Y0, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y0, Y12
+	VPSLLD      $0x1e, Y0, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y9, Y7, Y7
+	VPADDD      Y10, Y7, Y7
+	VPADDD      288(DI), Y6, Y6
+	VPADDD      288(R8), Y6, Y6
+	VPXOR       Y5, Y4, Y14
+	VPAND       Y3, Y14, Y14
+	VPXOR       Y5, Y14, Y14
+	VPSRLD      $0x06, Y3, Y10
+	VPSLLD      $0x07, Y3, Y11
+	VPSRLD      $0x0b, Y3, Y12
+	VPSLLD      $0x15, Y3, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y3, Y12
+	VPSLLD      $0x1a, Y3, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y6, Y6
+	VPADDD      Y10, Y6, Y6
+	VPADDD      Y6, Y2, Y2
+	VPXOR       Y0, Y7, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y0, Y8, Y8
+	VPSRLD      $0x02, Y7, Y10
+	VPSLLD      $0x0a, Y7, Y11
+	VPSRLD      $0x0d, Y7, Y12
+	VPSLLD      $0x13, Y7, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y7, Y12
+	VPSLLD      $0x1e, Y7, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y8, Y6, Y6
+	VPADDD      Y10, Y6, Y6
+	VPADDD      320(DI), Y5, Y5
+	VPADDD      320(R8), Y5, Y5
+	VPXOR       Y4, Y3, Y14
+	VPAND       Y2, Y14, Y14
+	VPXOR       Y4, Y14, Y14
+	VPSRLD      $0x06, Y2, Y10
+	VPSLLD      $0x07, Y2, Y11
+	VPSRLD      $0x0b, Y2, Y12
+	VPSLLD      $0x15, Y2, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y2, Y12
+	VPSLLD      $0x1a, Y2, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y5, Y5
+	VPADDD      Y10, Y5, Y5
+	VPADDD      Y5, Y1, Y1
+	VPXOR       Y7, Y6, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y7, Y9, Y9
+	VPSRLD      $0x02, Y6, Y10
+	VPSLLD      $0x0a, Y6, Y11
+	VPSRLD      $0x0d, Y6, Y12
+	VPSLLD      $0x13, Y6, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y6, Y12
+	VPSLLD      $0x1e, Y6, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y9, Y5, Y5
+	VPADDD      Y10, Y5, Y5
+	VPADDD      352(DI), Y4, Y4
+	VPADDD      352(R8), Y4, Y4
+	VPXOR       Y3, Y2, Y14
+	VPAND       Y1, Y14, Y14
+	VPXOR       Y3, Y14, Y14
+	VPSRLD      $0x06, Y1, Y10
+	VPSLLD      $0x07, Y1, Y11
+	VPSRLD      $0x0b, Y1, Y12
+	VPSLLD      $0x15, Y1, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y1, Y12
+	VPSLLD      $0x1a, Y1, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y4, Y4
+	VPADDD      Y10, Y4, Y4
+	VPADDD      Y4, Y0, Y0
+	VPXOR       Y6, Y5, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y6, Y8, Y8
+	VPSRLD      $0x02, Y5, Y10
+	VPSLLD      $0x0a, Y5, Y11
+	VPSRLD      $0x0d, Y5, Y12
+	VPSLLD      $0x13, Y5, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y5, Y12
+	VPSLLD      $0x1e, Y5, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y8, Y4, Y4
+	VPADDD      Y10, Y4, Y4
+	VPADDD      384(DI), Y3, Y3
+	VPADDD      384(R8), Y3, Y3
+	VPXOR       Y2, Y1, Y14
+	VPAND       Y0, Y14, Y14
+	VPXOR       Y2, Y14, Y14
+	VPSRLD      $0x06, Y0, Y10
+	VPSLLD      $0x07, Y0, Y11
+	VPSRLD      $0x0b, Y0, Y12
+	VPSLLD      $0x15, Y0, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y0, Y12
+	VPSLLD      $0x1a, Y0, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y3, Y3
+	VPADDD      Y10, Y3, Y3
+	VPADDD      Y3, Y7, Y7
+	VPXOR       Y5, Y4, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y5, Y9, Y9
+	VPSRLD      $0x02, Y4, Y10
+	VPSLLD      $0x0a, Y4, Y11
+	VPSRLD      $0x0d, Y4, Y12
+	VPSLLD      $0x13, Y4, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y4, Y12
+	VPSLLD      $0x1e, Y4, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y9, Y3, Y3
+	VPADDD      Y10, Y3, Y3
+	VPADDD      416(DI), Y2, Y2
+	VPADDD      416(R8), Y2, Y2
+	VPXOR       Y1, Y0, Y14
+	VPAND       Y7, Y14, Y14
+	VPXOR       Y1, Y14, Y14
+	VPSRLD      $0x06, Y7, Y10
+	VPSLLD      $0x07, Y7, Y11
+	VPSRLD      $0x0b, Y7, Y12
+	VPSLLD      $0x15, Y7, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y7, Y12
+	VPSLLD      $0x1a, Y7, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y2, Y2
+	VPADDD      Y10, Y2, Y2
+	VPADDD      Y2, Y6, Y6
+	VPXOR       Y4, Y3, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y4, Y8, Y8
+	VPSRLD      $0x02, Y3, Y10
+	VPSLLD      $0x0a, Y3, Y11
+	VPSRLD      $0x0d, Y3, Y12
+	VPSLLD      $0x13, Y3, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y3, Y12
+	VPSLLD      $0x1e, Y3, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y8, Y2, Y2
+	VPADDD      Y10, Y2, Y2
+	VPADDD      448(DI), Y1, Y1
+	VPADDD      448(R8), Y1, Y1
+	VPXOR       Y0, Y7, Y14
+	VPAND       Y6, Y14, Y14
+	VPXOR       Y0, Y14, Y14
+	VPSRLD      $0x06, Y6, Y10
+	VPSLLD      $0x07, Y6, Y11
+	VPSRLD      $0x0b, Y6, Y12
+	VPSLLD      $0x15, Y6, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y6, Y12
+	VPSLLD      $0x1a, Y6, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y1, Y1
+	VPADDD      Y10, Y1, Y1
+	VPADDD      Y1, Y5, Y5
+	VPXOR       Y3, Y2, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y3, Y9, Y9
+	VPSRLD      $0x02, Y2, Y10
+	VPSLLD      $0x0a, Y2, Y11
+	VPSRLD      $0x0d, Y2, Y12
+	VPSLLD      $0x13, Y2, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y2, Y12
+	VPSLLD      $0x1e, Y2, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y9, Y1, Y1
+	VPADDD      Y10, Y1, Y1
+	VPADDD      480(DI), Y0, Y0
+	VPADDD      480(R8), Y0, Y0
+	VPXOR       Y7, Y6, Y14
+	VPAND       Y5, Y14, Y14
+	VPXOR       Y7, Y14, Y14
+	VPSRLD      $0x06, Y5, Y10
+	VPSLLD      $0x07, Y5, Y11
+	VPSRLD      $0x0b, Y5, Y12
+	VPSLLD      $0x15, Y5, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x19, Y5, Y12
+	VPSLLD      $0x1a, Y5, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y14, Y0, Y0
+	VPADDD      Y10, Y0, Y0
+	VPADDD      Y0, Y4, Y4
+	VPXOR       Y2, Y1, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y2, Y8, Y8
+	VPSRLD      $0x02, Y1, Y10
+	VPSLLD      $0x0a, Y1, Y11
+	VPSRLD      $0x0d, Y1, Y12
+	VPSLLD      $0x13, Y1, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLD      $0x16, Y1, Y12
+	VPSLLD      $0x1e, Y1, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDD      Y8, Y0, Y0
+	VPADDD      Y10, Y0, Y0
+	LEAQ        2048(R8), SI
+
+rounds:
+	ADDQ         $+512, R8
+	VMOVDQA      32(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       (DI), Y10, Y10
+	VMOVDQA      448(DI), Y14
+	VPADDD       288(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VMOVDQA      Y10, (DI)
+	VPADDD       Y10, Y7, Y7
 	VPADDD       (R8), Y7, Y7
 	VPXOR        Y6, Y5, Y14
 	VPAND        Y4, Y14, Y14
@@ -13587,7 +14175,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y9, Y7, Y7
 	VPADDD       Y10, Y7, Y7
-	VPADDD       32(DI), Y6, Y6
+	VMOVDQA      64(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       32(DI), Y10, Y10
+	VMOVDQA      480(DI), Y14
+	VPADDD       320(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDD       Y9, Y10, Y10
+	VMOVDQA      Y10, 32(DI)
+	VPADDD       Y10, Y6, Y6
 	VPADDD       32(R8), Y6, Y6
 	VPXOR        Y5, Y4, Y14
 	VPAND        Y3, Y14, Y14
@@ -13622,7 +14234,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y8, Y6, Y6
 	VPADDD       Y10, Y6, Y6
-	VPADDD       64(DI), Y5, Y5
+	VMOVDQA      96(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       64(DI), Y10, Y10
+	VMOVDQA      (DI), Y14
+	VPADDD       352(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VMOVDQA      Y10, 64(DI)
+	VPADDD       Y10, Y5, Y5
 	VPADDD       64(R8), Y5, Y5
 	VPXOR        Y4, Y3, Y14
 	VPAND        Y2, Y14, Y14
@@ -13657,7 +14293,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y9, Y5, Y5
 	VPADDD       Y10, Y5, Y5
-	VPADDD       96(DI), Y4, Y4
+	VMOVDQA      128(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       96(DI), Y10, Y10
+	VMOVDQA      32(DI), Y14
+	VPADDD       384(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDD       Y9, Y10, Y10
+	VMOVDQA      Y10, 96(DI)
+	VPADDD       Y10, Y4, Y4
 	VPADDD       96(R8), Y4, Y4
 	VPXOR        Y3, Y2, Y14
 	VPAND        Y1, Y14, Y14
@@ -13692,7 +14352,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y8, Y4, Y4
 	VPADDD       Y10, Y4, Y4
-	VPADDD       128(DI), Y3, Y3
+	VMOVDQA      160(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       128(DI), Y10, Y10
+	VMOVDQA      64(DI), Y14
+	VPADDD       416(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VMOVDQA      Y10, 128(DI)
+	VPADDD       Y10, Y3, Y3
 	VPADDD       128(R8), Y3, Y3
 	VPXOR        Y2, Y1, Y14
 	VPAND        Y0, Y14, Y14
@@ -13727,7 +14411,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y9, Y3, Y3
 	VPADDD       Y10, Y3, Y3
-	VPADDD       160(DI), Y2, Y2
+	VMOVDQA      192(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       160(DI), Y10, Y10
+	VMOVDQA      96(DI), Y14
+	VPADDD       448(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDD       Y9, Y10, Y10
+	VMOVDQA      Y10, 160(DI)
+	VPADDD       Y10, Y2, Y2
 	VPADDD       160(R8), Y2, Y2
 	VPXOR        Y1, Y0, Y14
 	VPAND        Y7, Y14, Y14
@@ -13762,7 +14470,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y8, Y2, Y2
 	VPADDD       Y10, Y2, Y2
-	VPADDD       192(DI), Y1, Y1
+	VMOVDQA      224(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       192(DI), Y10, Y10
+	VMOVDQA      128(DI), Y14
+	VPADDD       480(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VMOVDQA      Y10, 192(DI)
+	VPADDD       Y10, Y1, Y1
 	VPADDD       192(R8), Y1, Y1
 	VPXOR        Y0, Y7, Y14
 	VPAND        Y6, Y14, Y14
@@ -13797,7 +14529,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y9, Y1, Y1
 	VPADDD       Y10, Y1, Y1
-	VPADDD       224(DI), Y0, Y0
+	VMOVDQA      256(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       224(DI), Y10, Y10
+	VMOVDQA      160(DI), Y14
+	VPADDD       (DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDD       Y9, Y10, Y10
+	VMOVDQA      Y10, 224(DI)
+	VPADDD       Y10, Y0, Y0
 	VPADDD       224(R8), Y0, Y0
 	VPXOR        Y7, Y6, Y14
 	VPAND        Y5, Y14, Y14
@@ -13832,7 +14588,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y8, Y0, Y0
 	VPADDD       Y10, Y0, Y0
-	VPADDD       256(DI), Y7, Y7
+	VMOVDQA      288(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       256(DI), Y10, Y10
+	VMOVDQA      192(DI), Y14
+	VPADDD       32(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VMOVDQA      Y10, 256(DI)
+	VPADDD       Y10, Y7, Y7
 	VPADDD       256(R8), Y7, Y7
 	VPXOR        Y6, Y5, Y14
 	VPAND        Y4, Y14, Y14
@@ -13867,7 +14647,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y9, Y7, Y7
 	VPADDD       Y10, Y7, Y7
-	VPADDD       288(DI), Y6, Y6
+	VMOVDQA      320(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       288(DI), Y10, Y10
+	VMOVDQA      224(DI), Y14
+	VPADDD       64(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDD       Y9, Y10, Y10
+	VMOVDQA      Y10, 288(DI)
+	VPADDD       Y10, Y6, Y6
 	VPADDD       288(R8), Y6, Y6
 	VPXOR        Y5, Y4, Y14
 	VPAND        Y3, Y14, Y14
@@ -13902,7 +14706,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y8, Y6, Y6
 	VPADDD       Y10, Y6, Y6
-	VPADDD       320(DI), Y5, Y5
+	VMOVDQA      352(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       320(DI), Y10, Y10
+	VMOVDQA      256(DI), Y14
+	VPADDD       96(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VMOVDQA      Y10, 320(DI)
+	VPADDD       Y10, Y5, Y5
 	VPADDD       320(R8), Y5, Y5
 	VPXOR        Y4, Y3, Y14
 	VPAND        Y2, Y14, Y14
@@ -13937,7 +14765,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y9, Y5, Y5
 	VPADDD       Y10, Y5, Y5
-	VPADDD       352(DI), Y4, Y4
+	VMOVDQA      384(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       352(DI), Y10, Y10
+	VMOVDQA      288(DI), Y14
+	VPADDD       128(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDD       Y9, Y10, Y10
+	VMOVDQA      Y10, 352(DI)
+	VPADDD       Y10, Y4, Y4
 	VPADDD       352(R8), Y4, Y4
 	VPXOR        Y3, Y2, Y14
 	VPAND        Y1, Y14, Y14
@@ -13972,7 +14824,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y8, Y4, Y4
 	VPADDD       Y10, Y4, Y4
-	VPADDD       384(DI), Y3, Y3
+	VMOVDQA      416(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       384(DI), Y10, Y10
+	VMOVDQA      320(DI), Y14
+	VPADDD       160(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VMOVDQA      Y10, 384(DI)
+	VPADDD       Y10, Y3, Y3
 	VPADDD       384(R8), Y3, Y3
 	VPXOR        Y2, Y1, Y14
 	VPAND        Y0, Y14, Y14
@@ -14007,7 +14883,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y9, Y3, Y3
 	VPADDD       Y10, Y3, Y3
-	VPADDD       416(DI), Y2, Y2
+	VMOVDQA      448(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       416(DI), Y10, Y10
+	VMOVDQA      352(DI), Y14
+	VPADDD       192(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDD       Y9, Y10, Y10
+	VMOVDQA      Y10, 416(DI)
+	VPADDD       Y10, Y2, Y2
 	VPADDD       416(R8), Y2, Y2
 	VPXOR        Y1, Y0, Y14
 	VPAND        Y7, Y14, Y14
@@ -14042,7 +14942,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y8, Y2, Y2
 	VPADDD       Y10, Y2, Y2
-	VPADDD       448(DI), Y1, Y1
+	VMOVDQA      480(DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       448(DI), Y10, Y10
+	VMOVDQA      384(DI), Y14
+	VPADDD       224(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y8
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDD       Y8, Y10, Y10
+	VMOVDQA      Y10, 448(DI)
+	VPADDD       Y10, Y1, Y1
 	VPADDD       448(R8), Y1, Y1
 	VPXOR        Y0, Y7, Y14
 	VPAND        Y6, Y14, Y14
@@ -14077,7 +15001,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y9, Y1, Y1
 	VPADDD       Y10, Y1, Y1
-	VPADDD       480(DI), Y0, Y0
+	VMOVDQA      (DI), Y14
+	VPSRLD       $0x03, Y14, Y10
+	VPSLLD       $0x0e, Y14, Y11
+	VPSRLD       $0x07, Y14, Y12
+	VPSLLD       $0x19, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x12, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDD       480(DI), Y10, Y10
+	VMOVDQA      416(DI), Y14
+	VPADDD       256(DI), Y10, Y10
+	VPSRLD       $0x0a, Y14, Y9
+	VPSLLD       $0x0d, Y14, Y11
+	VPSRLD       $0x11, Y14, Y12
+	VPSLLD       $0x0f, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLD       $0x13, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDD       Y9, Y10, Y10
+	VMOVDQA      Y10, 480(DI)
+	VPADDD       Y10, Y0, Y0
 	VPADDD       480(R8), Y0, Y0
 	VPXOR        Y7, Y6, Y14
 	VPAND        Y5, Y14, Y14
@@ -14112,2836 +15060,10 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDD       Y8, Y0, Y0
 	VPADDD       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y14
-	VPADDD       288(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, (DI)
-	VPADDD       Y10, Y7, Y7
-	VPADDD       512(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y11
-	VPSRLD       $0x0b, Y4, Y12
-	VPSLLD       $0x15, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y4, Y12
-	VPSLLD       $0x1a, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y11
-	VPSRLD       $0x0d, Y0, Y12
-	VPSLLD       $0x13, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y0, Y12
-	VPSLLD       $0x1e, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y14
-	VPADDD       320(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 32(DI)
-	VPADDD       Y10, Y6, Y6
-	VPADDD       544(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y11
-	VPSRLD       $0x0b, Y3, Y12
-	VPSLLD       $0x15, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y3, Y12
-	VPSLLD       $0x1a, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y11
-	VPSRLD       $0x0d, Y7, Y12
-	VPSLLD       $0x13, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y7, Y12
-	VPSLLD       $0x1e, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y14
-	VPADDD       352(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 64(DI)
-	VPADDD       Y10, Y5, Y5
-	VPADDD       576(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y11
-	VPSRLD       $0x0b, Y2, Y12
-	VPSLLD       $0x15, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y2, Y12
-	VPSLLD       $0x1a, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VPADDD       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y11
-	VPSRLD       $0x0d, Y6, Y12
-	VPSLLD       $0x13, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y6, Y12
-	VPSLLD       $0x1e, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y14
-	VPADDD       384(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 96(DI)
-	VPADDD       Y10, Y4, Y4
-	VPADDD       608(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y11
-	VPSRLD       $0x0b, Y1, Y12
-	VPSLLD       $0x15, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y1, Y12
-	VPSLLD       $0x1a, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y11
-	VPSRLD       $0x0d, Y5, Y12
-	VPSLLD       $0x13, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y5, Y12
-	VPSLLD       $0x1e, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y14
-	VPADDD       416(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 128(DI)
-	VPADDD       Y10, Y3, Y3
-	VPADDD       640(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y11
-	VPSRLD       $0x0b, Y0, Y12
-	VPSLLD       $0x15, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y0, Y12
-	VPSLLD       $0x1a, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VPADDD       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y11
-	VPSRLD       $0x0d, Y4, Y12
-	VPSLLD       $0x13, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y4, Y12
-	VPSLLD       $0x1e, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y14
-	VPADDD       448(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 160(DI)
-	VPADDD       Y10, Y2, Y2
-	VPADDD       672(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y11
-	VPSRLD       $0x0b, Y7, Y12
-	VPSLLD       $0x15, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y7, Y12
-	VPSLLD       $0x1a, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VPADDD       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y11
-	VPSRLD       $0x0d, Y3, Y12
-	VPSLLD       $0x13, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y3, Y12
-	VPSLLD       $0x1e, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y14
-	VPADDD       480(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 192(DI)
-	VPADDD       Y10, Y1, Y1
-	VPADDD       704(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y11
-	VPSRLD       $0x0b, Y6, Y12
-	VPSLLD       $0x15, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y6, Y12
-	VPSLLD       $0x1a, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VPADDD       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y11
-	VPSRLD       $0x0d, Y2, Y12
-	VPSLLD       $0x13, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y2, Y12
-	VPSLLD       $0x1e, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y14
-	VPADDD       (DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 224(DI)
-	VPADDD       Y10, Y0, Y0
-	VPADDD       736(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y11
-	VPSRLD       $0x0b, Y5, Y12
-	VPSLLD       $0x15, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y5, Y12
-	VPSLLD       $0x1a, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y0, Y0
-	VPADDD       Y10, Y0, Y0
-	VPADDD       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y11
-	VPSRLD       $0x0d, Y1, Y12
-	VPSLLD       $0x13, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y1, Y12
-	VPSLLD       $0x1e, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y0, Y0
-	VPADDD       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y14
-	VPADDD       32(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 256(DI)
-	VPADDD       Y10, Y7, Y7
-	VPADDD       768(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y11
-	VPSRLD       $0x0b, Y4, Y12
-	VPSLLD       $0x15, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y4, Y12
-	VPSLLD       $0x1a, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y11
-	VPSRLD       $0x0d, Y0, Y12
-	VPSLLD       $0x13, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y0, Y12
-	VPSLLD       $0x1e, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y14
-	VPADDD       64(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 288(DI)
-	VPADDD       Y10, Y6, Y6
-	VPADDD       800(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y11
-	VPSRLD       $0x0b, Y3, Y12
-	VPSLLD       $0x15, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y3, Y12
-	VPSLLD       $0x1a, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y11
-	VPSRLD       $0x0d, Y7, Y12
-	VPSLLD       $0x13, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y7, Y12
-	VPSLLD       $0x1e, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y14
-	VPADDD       96(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 320(DI)
-	VPADDD       Y10, Y5, Y5
-	VPADDD       832(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y11
-	VPSRLD       $0x0b, Y2, Y12
-	VPSLLD       $0x15, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y2, Y12
-	VPSLLD       $0x1a, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VPADDD       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y11
-	VPSRLD       $0x0d, Y6, Y12
-	VPSLLD       $0x13, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y6, Y12
-	VPSLLD       $0x1e, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y14
-	VPADDD       128(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 352(DI)
-	VPADDD       Y10, Y4, Y4
-	VPADDD       864(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y11
-	VPSRLD       $0x0b, Y1, Y12
-	VPSLLD       $0x15, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y1, Y12
-	VPSLLD       $0x1a, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y11
-	VPSRLD       $0x0d, Y5, Y12
-	VPSLLD       $0x13, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y5, Y12
-	VPSLLD       $0x1e, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y14
-	VPADDD       160(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 384(DI)
-	VPADDD       Y10, Y3, Y3
-	VPADDD       896(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y11
-	VPSRLD       $0x0b, Y0, Y12
-	VPSLLD       $0x15, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y0, Y12
-	VPSLLD       $0x1a, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VPADDD       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y11
-	VPSRLD       $0x0d, Y4, Y12
-	VPSLLD       $0x13, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y4, Y12
-	VPSLLD       $0x1e, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y14
-	VPADDD       192(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 416(DI)
-	VPADDD       Y10, Y2, Y2
-	VPADDD       928(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y11
-	VPSRLD       $0x0b, Y7, Y12
-	VPSLLD       $0x15, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y7, Y12
-	VPSLLD       $0x1a, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VPADDD       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y11
-	VPSRLD       $0x0d, Y3, Y12
-	VPSLLD       $0x13, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y3, Y12
-	VPSLLD       $0x1e, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y14
-	VPADDD       224(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 448(DI)
-	VPADDD       Y10, Y1, Y1
-	VPADDD       960(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y11
-	VPSRLD       $0x0b, Y6, Y12
-	VPSLLD       $0x15, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y6, Y12
-	VPSLLD       $0x1a, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VPADDD       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y11
-	VPSRLD       $0x0d, Y2, Y12
-	VPSLLD       $0x13, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y2, Y12
-	VPSLLD       $0x1e, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VMOVDQA      (DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y14
-	VPADDD       256(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 480(DI)
-	VPADDD       Y10, Y0, Y0
-	VPADDD       992(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y11
-	VPSRLD       $0x0b, Y5, Y12
-	VPSLLD       $0x15, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y5, Y12
-	VPSLLD       $0x1a, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y0, Y0
-	VPADDD       Y10, Y0, Y0
-	VPADDD       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y11
-	VPSRLD       $0x0d, Y1, Y12
-	VPSLLD       $0x13, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y1, Y12
-	VPSLLD       $0x1e, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y0, Y0
-	VPADDD       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y14
-	VPADDD       288(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, (DI)
-	VPADDD       Y10, Y7, Y7
-	VPADDD       1024(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y11
-	VPSRLD       $0x0b, Y4, Y12
-	VPSLLD       $0x15, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y4, Y12
-	VPSLLD       $0x1a, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y11
-	VPSRLD       $0x0d, Y0, Y12
-	VPSLLD       $0x13, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y0, Y12
-	VPSLLD       $0x1e, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y14
-	VPADDD       320(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 32(DI)
-	VPADDD       Y10, Y6, Y6
-	VPADDD       1056(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y11
-	VPSRLD       $0x0b, Y3, Y12
-	VPSLLD       $0x15, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y3, Y12
-	VPSLLD       $0x1a, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y11
-	VPSRLD       $0x0d, Y7, Y12
-	VPSLLD       $0x13, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y7, Y12
-	VPSLLD       $0x1e, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y14
-	VPADDD       352(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 64(DI)
-	VPADDD       Y10, Y5, Y5
-	VPADDD       1088(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y11
-	VPSRLD       $0x0b, Y2, Y12
-	VPSLLD       $0x15, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y2, Y12
-	VPSLLD       $0x1a, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VPADDD       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y11
-	VPSRLD       $0x0d, Y6, Y12
-	VPSLLD       $0x13, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y6, Y12
-	VPSLLD       $0x1e, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y14
-	VPADDD       384(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 96(DI)
-	VPADDD       Y10, Y4, Y4
-	VPADDD       1120(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y11
-	VPSRLD       $0x0b, Y1, Y12
-	VPSLLD       $0x15, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y1, Y12
-	VPSLLD       $0x1a, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y11
-	VPSRLD       $0x0d, Y5, Y12
-	VPSLLD       $0x13, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y5, Y12
-	VPSLLD       $0x1e, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y14
-	VPADDD       416(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 128(DI)
-	VPADDD       Y10, Y3, Y3
-	VPADDD       1152(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y11
-	VPSRLD       $0x0b, Y0, Y12
-	VPSLLD       $0x15, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y0, Y12
-	VPSLLD       $0x1a, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VPADDD       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y11
-	VPSRLD       $0x0d, Y4, Y12
-	VPSLLD       $0x13, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y4, Y12
-	VPSLLD       $0x1e, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y14
-	VPADDD       448(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 160(DI)
-	VPADDD       Y10, Y2, Y2
-	VPADDD       1184(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y11
-	VPSRLD       $0x0b, Y7, Y12
-	VPSLLD       $0x15, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y7, Y12
-	VPSLLD       $0x1a, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VPADDD       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y11
-	VPSRLD       $0x0d, Y3, Y12
-	VPSLLD       $0x13, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y3, Y12
-	VPSLLD       $0x1e, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y14
-	VPADDD       480(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 192(DI)
-	VPADDD       Y10, Y1, Y1
-	VPADDD       1216(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y11
-	VPSRLD       $0x0b, Y6, Y12
-	VPSLLD       $0x15, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y6, Y12
-	VPSLLD       $0x1a, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VPADDD       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y11
-	VPSRLD       $0x0d, Y2, Y12
-	VPSLLD       $0x13, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y2, Y12
-	VPSLLD       $0x1e, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y14
-	VPADDD       (DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 224(DI)
-	VPADDD       Y10, Y0, Y0
-	VPADDD       1248(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y11
-	VPSRLD       $0x0b, Y5, Y12
-	VPSLLD       $0x15, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y5, Y12
-	VPSLLD       $0x1a, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y0, Y0
-	VPADDD       Y10, Y0, Y0
-	VPADDD       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y11
-	VPSRLD       $0x0d, Y1, Y12
-	VPSLLD       $0x13, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y1, Y12
-	VPSLLD       $0x1e, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y0, Y0
-	VPADDD       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y14
-	VPADDD       32(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 256(DI)
-	VPADDD       Y10, Y7, Y7
-	VPADDD       1280(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y11
-	VPSRLD       $0x0b, Y4, Y12
-	VPSLLD       $0x15, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y4, Y12
-	VPSLLD       $0x1a, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y11
-	VPSRLD       $0x0d, Y0, Y12
-	VPSLLD       $0x13, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y0, Y12
-	VPSLLD       $0x1e, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y14
-	VPADDD       64(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 288(DI)
-	VPADDD       Y10, Y6, Y6
-	VPADDD       1312(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y11
-	VPSRLD       $0x0b, Y3, Y12
-	VPSLLD       $0x15, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y3, Y12
-	VPSLLD       $0x1a, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y11
-	VPSRLD       $0x0d, Y7, Y12
-	VPSLLD       $0x13, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y7, Y12
-	VPSLLD       $0x1e, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y14
-	VPADDD       96(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 320(DI)
-	VPADDD       Y10, Y5, Y5
-	VPADDD       1344(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y11
-	VPSRLD       $0x0b, Y2, Y12
-	VPSLLD       $0x15, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y2, Y12
-	VPSLLD       $0x1a, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VPADDD       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y11
-	VPSRLD       $0x0d, Y6, Y12
-	VPSLLD       $0x13, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y6, Y12
-	VPSLLD       $0x1e, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y14
-	VPADDD       128(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 352(DI)
-	VPADDD       Y10, Y4, Y4
-	VPADDD       1376(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y11
-	VPSRLD       $0x0b, Y1, Y12
-	VPSLLD       $0x15, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y1, Y12
-	VPSLLD       $0x1a, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y11
-	VPSRLD       $0x0d, Y5, Y12
-	VPSLLD       $0x13, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y5, Y12
-	VPSLLD       $0x1e, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y14
-	VPADDD       160(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 384(DI)
-	VPADDD       Y10, Y3, Y3
-	VPADDD       1408(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y11
-	VPSRLD       $0x0b, Y0, Y12
-	VPSLLD       $0x15, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y0, Y12
-	VPSLLD       $0x1a, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VPADDD       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y11
-	VPSRLD       $0x0d, Y4, Y12
-	VPSLLD       $0x13, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y4, Y12
-	VPSLLD       $0x1e, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y14
-	VPADDD       192(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 416(DI)
-	VPADDD       Y10, Y2, Y2
-	VPADDD       1440(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y11
-	VPSRLD       $0x0b, Y7, Y12
-	VPSLLD       $0x15, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y7, Y12
-	VPSLLD       $0x1a, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VPADDD       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y11
-	VPSRLD       $0x0d, Y3, Y12
-	VPSLLD       $0x13, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y3, Y12
-	VPSLLD       $0x1e, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y14
-	VPADDD       224(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 448(DI)
-	VPADDD       Y10, Y1, Y1
-	VPADDD       1472(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y11
-	VPSRLD       $0x0b, Y6, Y12
-	VPSLLD       $0x15, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y6, Y12
-	VPSLLD       $0x1a, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VPADDD       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y11
-	VPSRLD       $0x0d, Y2, Y12
-	VPSLLD       $0x13, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y2, Y12
-	VPSLLD       $0x1e, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VMOVDQA      (DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y14
-	VPADDD       256(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 480(DI)
-	VPADDD       Y10, Y0, Y0
-	VPADDD       1504(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y11
-	VPSRLD       $0x0b, Y5, Y12
-	VPSLLD       $0x15, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y5, Y12
-	VPSLLD       $0x1a, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y0, Y0
-	VPADDD       Y10, Y0, Y0
-	VPADDD       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y11
-	VPSRLD       $0x0d, Y1, Y12
-	VPSLLD       $0x13, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y1, Y12
-	VPSLLD       $0x1e, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y0, Y0
-	VPADDD       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y14
-	VPADDD       288(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, (DI)
-	VPADDD       Y10, Y7, Y7
-	VPADDD       1536(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y11
-	VPSRLD       $0x0b, Y4, Y12
-	VPSLLD       $0x15, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y4, Y12
-	VPSLLD       $0x1a, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y11
-	VPSRLD       $0x0d, Y0, Y12
-	VPSLLD       $0x13, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y0, Y12
-	VPSLLD       $0x1e, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y14
-	VPADDD       320(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 32(DI)
-	VPADDD       Y10, Y6, Y6
-	VPADDD       1568(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y11
-	VPSRLD       $0x0b, Y3, Y12
-	VPSLLD       $0x15, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y3, Y12
-	VPSLLD       $0x1a, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y11
-	VPSRLD       $0x0d, Y7, Y12
-	VPSLLD       $0x13, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y7, Y12
-	VPSLLD       $0x1e, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y14
-	VPADDD       352(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 64(DI)
-	VPADDD       Y10, Y5, Y5
-	VPADDD       1600(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y11
-	VPSRLD       $0x0b, Y2, Y12
-	VPSLLD       $0x15, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y2, Y12
-	VPSLLD       $0x1a, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VPADDD       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y11
-	VPSRLD       $0x0d, Y6, Y12
-	VPSLLD       $0x13, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y6, Y12
-	VPSLLD       $0x1e, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y14
-	VPADDD       384(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 96(DI)
-	VPADDD       Y10, Y4, Y4
-	VPADDD       1632(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y11
-	VPSRLD       $0x0b, Y1, Y12
-	VPSLLD       $0x15, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y1, Y12
-	VPSLLD       $0x1a, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y11
-	VPSRLD       $0x0d, Y5, Y12
-	VPSLLD       $0x13, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y5, Y12
-	VPSLLD       $0x1e, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y14
-	VPADDD       416(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 128(DI)
-	VPADDD       Y10, Y3, Y3
-	VPADDD       1664(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y11
-	VPSRLD       $0x0b, Y0, Y12
-	VPSLLD       $0x15, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y0, Y12
-	VPSLLD       $0x1a, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VPADDD       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y11
-	VPSRLD       $0x0d, Y4, Y12
-	VPSLLD       $0x13, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y4, Y12
-	VPSLLD       $0x1e, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y14
-	VPADDD       448(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 160(DI)
-	VPADDD       Y10, Y2, Y2
-	VPADDD       1696(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y11
-	VPSRLD       $0x0b, Y7, Y12
-	VPSLLD       $0x15, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y7, Y12
-	VPSLLD       $0x1a, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VPADDD       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y11
-	VPSRLD       $0x0d, Y3, Y12
-	VPSLLD       $0x13, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y3, Y12
-	VPSLLD       $0x1e, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y14
-	VPADDD       480(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 192(DI)
-	VPADDD       Y10, Y1, Y1
-	VPADDD       1728(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y11
-	VPSRLD       $0x0b, Y6, Y12
-	VPSLLD       $0x15, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y6, Y12
-	VPSLLD       $0x1a, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VPADDD       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y11
-	VPSRLD       $0x0d, Y2, Y12
-	VPSLLD       $0x13, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y2, Y12
-	VPSLLD       $0x1e, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y14
-	VPADDD       (DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 224(DI)
-	VPADDD       Y10, Y0, Y0
-	VPADDD       1760(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y11
-	VPSRLD       $0x0b, Y5, Y12
-	VPSLLD       $0x15, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y5, Y12
-	VPSLLD       $0x1a, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y0, Y0
-	VPADDD       Y10, Y0, Y0
-	VPADDD       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y11
-	VPSRLD       $0x0d, Y1, Y12
-	VPSLLD       $0x13, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y1, Y12
-	VPSLLD       $0x1e, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y0, Y0
-	VPADDD       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y14
-	VPADDD       32(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 256(DI)
-	VPADDD       Y10, Y7, Y7
-	VPADDD       1792(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLD       $0x06, Y4, Y10
-	VPSLLD       $0x07, Y4, Y11
-	VPSRLD       $0x0b, Y4, Y12
-	VPSLLD       $0x15, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y4, Y12
-	VPSLLD       $0x1a, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLD       $0x02, Y0, Y10
-	VPSLLD       $0x0a, Y0, Y11
-	VPSRLD       $0x0d, Y0, Y12
-	VPSLLD       $0x13, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y0, Y12
-	VPSLLD       $0x1e, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y7, Y7
-	VPADDD       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y14
-	VPADDD       64(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 288(DI)
-	VPADDD       Y10, Y6, Y6
-	VPADDD       1824(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLD       $0x06, Y3, Y10
-	VPSLLD       $0x07, Y3, Y11
-	VPSRLD       $0x0b, Y3, Y12
-	VPSLLD       $0x15, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y3, Y12
-	VPSLLD       $0x1a, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLD       $0x02, Y7, Y10
-	VPSLLD       $0x0a, Y7, Y11
-	VPSRLD       $0x0d, Y7, Y12
-	VPSLLD       $0x13, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y7, Y12
-	VPSLLD       $0x1e, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y6, Y6
-	VPADDD       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y14
-	VPADDD       96(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 320(DI)
-	VPADDD       Y10, Y5, Y5
-	VPADDD       1856(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLD       $0x06, Y2, Y10
-	VPSLLD       $0x07, Y2, Y11
-	VPSRLD       $0x0b, Y2, Y12
-	VPSLLD       $0x15, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y2, Y12
-	VPSLLD       $0x1a, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VPADDD       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLD       $0x02, Y6, Y10
-	VPSLLD       $0x0a, Y6, Y11
-	VPSRLD       $0x0d, Y6, Y12
-	VPSLLD       $0x13, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y6, Y12
-	VPSLLD       $0x1e, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y5, Y5
-	VPADDD       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y14
-	VPADDD       128(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 352(DI)
-	VPADDD       Y10, Y4, Y4
-	VPADDD       1888(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLD       $0x06, Y1, Y10
-	VPSLLD       $0x07, Y1, Y11
-	VPSRLD       $0x0b, Y1, Y12
-	VPSLLD       $0x15, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y1, Y12
-	VPSLLD       $0x1a, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VPADDD       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLD       $0x02, Y5, Y10
-	VPSLLD       $0x0a, Y5, Y11
-	VPSRLD       $0x0d, Y5, Y12
-	VPSLLD       $0x13, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y5, Y12
-	VPSLLD       $0x1e, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y4, Y4
-	VPADDD       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y14
-	VPADDD       160(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VMOVDQA      Y10, 384(DI)
-	VPADDD       Y10, Y3, Y3
-	VPADDD       1920(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLD       $0x06, Y0, Y10
-	VPSLLD       $0x07, Y0, Y11
-	VPSRLD       $0x0b, Y0, Y12
-	VPSLLD       $0x15, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y0, Y12
-	VPSLLD       $0x1a, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VPADDD       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLD       $0x02, Y4, Y10
-	VPSLLD       $0x0a, Y4, Y11
-	VPSRLD       $0x0d, Y4, Y12
-	VPSLLD       $0x13, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y4, Y12
-	VPSLLD       $0x1e, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y3, Y3
-	VPADDD       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y14
-	VPADDD       192(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VMOVDQA      Y10, 416(DI)
-	VPADDD       Y10, Y2, Y2
-	VPADDD       1952(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLD       $0x06, Y7, Y10
-	VPSLLD       $0x07, Y7, Y11
-	VPSRLD       $0x0b, Y7, Y12
-	VPSLLD       $0x15, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y7, Y12
-	VPSLLD       $0x1a, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VPADDD       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLD       $0x02, Y3, Y10
-	VPSLLD       $0x0a, Y3, Y11
-	VPSRLD       $0x0d, Y3, Y12
-	VPSLLD       $0x13, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y3, Y12
-	VPSLLD       $0x1e, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y2, Y2
-	VPADDD       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y14
-	VPADDD       224(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y8
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDD       Y8, Y10, Y10
-	VPADDD       Y10, Y1, Y1
-	VPADDD       1984(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLD       $0x06, Y6, Y10
-	VPSLLD       $0x07, Y6, Y11
-	VPSRLD       $0x0b, Y6, Y12
-	VPSLLD       $0x15, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y6, Y12
-	VPSLLD       $0x1a, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VPADDD       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLD       $0x02, Y2, Y10
-	VPSLLD       $0x0a, Y2, Y11
-	VPSRLD       $0x0d, Y2, Y12
-	VPSLLD       $0x13, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y2, Y12
-	VPSLLD       $0x1e, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y9, Y1, Y1
-	VPADDD       Y10, Y1, Y1
-	VMOVDQA      (DI), Y14
-	VPSRLD       $0x03, Y14, Y10
-	VPSLLD       $0x0e, Y14, Y11
-	VPSRLD       $0x07, Y14, Y12
-	VPSLLD       $0x19, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x12, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y14
-	VPADDD       256(DI), Y10, Y10
-	VPSRLD       $0x0a, Y14, Y9
-	VPSLLD       $0x0d, Y14, Y11
-	VPSRLD       $0x11, Y14, Y12
-	VPSLLD       $0x0f, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x13, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDD       Y9, Y10, Y10
-	VPADDD       Y10, Y0, Y0
-	VPADDD       2016(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLD       $0x06, Y5, Y10
-	VPSLLD       $0x07, Y5, Y11
-	VPSRLD       $0x0b, Y5, Y12
-	VPSLLD       $0x15, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x19, Y5, Y12
-	VPSLLD       $0x1a, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y14, Y0, Y0
-	VPADDD       Y10, Y0, Y0
-	VPADDD       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLD       $0x02, Y1, Y10
-	VPSLLD       $0x0a, Y1, Y11
-	VPSRLD       $0x0d, Y1, Y12
-	VPSLLD       $0x13, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLD       $0x16, Y1, Y12
-	VPSLLD       $0x1e, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDD       Y8, Y0, Y0
-	VPADDD       Y10, Y0, Y0
+	LEAQ         512(R8), R9
+	CMPQ         R9, SI
+	JNE          rounds
+	SUBQ         $+1536, R8
 	VPADDD       (AX), Y0, Y0
 	VMOVDQA      Y0, (AX)
 	VPADDD       32(AX), Y1, Y1
@@ -17499,100 +15621,688 @@ TEXT ·sha512x4AVX2(SB), $576-24
 	LEAQ sha512kAVX2<>+0(SB), R8
 
 block:
-	MOVQ         (BX), SI
-	MOVQ         8(BX), R9
-	MOVQ         16(BX), R10
-	MOVQ         24(BX), R11
-	VMOVDQU      (SI)(DX*1), X0
-	VINSERTI128  $0x01, (R10)(DX*1), Y0, Y0
-	VMOVDQU      (R9)(DX*1), X1
-	VINSERTI128  $0x01, (R11)(DX*1), Y1, Y1
-	VPUNPCKHQDQ  Y1, Y0, Y4
-	VPUNPCKLQDQ  Y1, Y0, Y0
-	VPSHUFB      turn64AVX2<>+0(SB), Y0, Y0
-	VMOVDQA      Y0, (DI)
-	VPSHUFB      turn64AVX2<>+0(SB), Y4, Y4
-	VMOVDQA      Y4, 32(DI)
-	VMOVDQU      16(SI)(DX*1), X6
-	VINSERTI128  $0x01, 16(R10)(DX*1), Y6, Y6
-	VMOVDQU      16(R9)(DX*1), X7
-	VINSERTI128  $0x01, 16(R11)(DX*1), Y7, Y7
-	VPUNPCKHQDQ  Y7, Y6, Y10
-	VPUNPCKLQDQ  Y7, Y6, Y6
-	VPSHUFB      turn64AVX2<>+0(SB), Y6, Y6
-	VMOVDQA      Y6, 64(DI)
-	VPSHUFB      turn64AVX2<>+0(SB), Y10, Y10
-	VMOVDQA      Y10, 96(DI)
-	VMOVDQU      32(SI)(DX*1), X0
-	VINSERTI128  $0x01, 32(R10)(DX*1), Y0, Y0
-	VMOVDQU      32(R9)(DX*1), X1
-	VINSERTI128  $0x01, 32(R11)(DX*1), Y1, Y1
-	VPUNPCKHQDQ  Y1, Y0, Y4
-	VPUNPCKLQDQ  Y1, Y0, Y0
-	VPSHUFB      turn64AVX2<>+0(SB), Y0, Y0
-	VMOVDQA      Y0, 128(DI)
-	VPSHUFB      turn64AVX2<>+0(SB), Y4, Y4
-	VMOVDQA      Y4, 160(DI)
-	VMOVDQU      48(SI)(DX*1), X6
-	VINSERTI128  $0x01, 48(R10)(DX*1), Y6, Y6
-	VMOVDQU      48(R9)(DX*1), X7
-	VINSERTI128  $0x01, 48(R11)(DX*1), Y7, Y7
-	VPUNPCKHQDQ  Y7, Y6, Y10
-	VPUNPCKLQDQ  Y7, Y6, Y6
-	VPSHUFB      turn64AVX2<>+0(SB), Y6, Y6
-	VMOVDQA      Y6, 192(DI)
-	VPSHUFB      turn64AVX2<>+0(SB), Y10, Y10
-	VMOVDQA      Y10, 224(DI)
-	VMOVDQU      64(SI)(DX*1), X0
-	VINSERTI128  $0x01, 64(R10)(DX*1), Y0, Y0
-	VMOVDQU      64(R9)(DX*1), X1
-	VINSERTI128  $0x01, 64(R11)(DX*1), Y1, Y1
-	VPUNPCKHQDQ  Y1, Y0, Y4
-	VPUNPCKLQDQ  Y1, Y0, Y0
-	VPSHUFB      turn64AVX2<>+0(SB), Y0, Y0
-	VMOVDQA      Y0, 256(DI)
-	VPSHUFB      turn64AVX2<>+0(SB), Y4, Y4
-	VMOVDQA      Y4, 288(DI)
-	VMOVDQU      80(SI)(DX*1), X6
-	VINSERTI128  $0x01, 80(R10)(DX*1), Y6, Y6
-	VMOVDQU      80(R9)(DX*1), X7
-	VINSERTI128  $0x01, 80(R11)(DX*1), Y7, Y7
-	VPUNPCKHQDQ  Y7, Y6, Y10
-	VPUNPCKLQDQ  Y7, Y6, Y6
-	VPSHUFB      turn64AVX2<>+0(SB), Y6, Y6
-	VMOVDQA      Y6, 320(DI)
-	VPSHUFB      turn64AVX2<>+0(SB), Y10, Y10
-	VMOVDQA      Y10, 352(DI)
-	VMOVDQU      96(SI)(DX*1), X0
-	VINSERTI128  $0x01, 96(R10)(DX*1), Y0, Y0
-	VMOVDQU      96(R9)(DX*1), X1
-	VINSERTI128  $0x01, 96(R11)(DX*1), Y1, Y1
-	VPUNPCKHQDQ  Y1, Y0, Y4
-	VPUNPCKLQDQ  Y1, Y0, Y0
-	VPSHUFB      turn64AVX2<>+0(SB), Y0, Y0
-	VMOVDQA      Y0, 384(DI)
-	VPSHUFB      turn64AVX2<>+0(SB), Y4, Y4
-	VMOVDQA      Y4, 416(DI)
-	VMOVDQU      112(SI)(DX*1), X6
-	VINSERTI128  $0x01, 112(R10)(DX*1), Y6, Y6
-	VMOVDQU      112(R9)(DX*1), X7
-	VINSERTI128  $0x01, 112(R11)(DX*1), Y7, Y7
-	VPUNPCKHQDQ  Y7, Y6, Y10
-	VPUNPCKLQDQ  Y7, Y6, Y6
-	VPSHUFB      turn64AVX2<>+0(SB), Y6, Y6
-	VMOVDQA      Y6, 448(DI)
-	VPSHUFB      turn64AVX2<>+0(SB), Y10, Y10
-	VMOVDQA      Y10, 480(DI)
-	VMOVDQA      (AX), Y0
-	VMOVDQA      32(AX), Y1
-	VMOVDQA      64(AX), Y2
-	VMOVDQA      96(AX), Y3
-	VMOVDQA      128(AX), Y4
-	VMOVDQA      160(AX), Y5
-	VMOVDQA      192(AX), Y6
-	VMOVDQA      224(AX), Y7
-	VPXOR        Y2, Y1, Y9
-	VPADDQ       (DI), Y7, Y7
+	MOVQ        (BX), SI
+	MOVQ        8(BX), R9
+	MOVQ        16(BX), R10
+	MOVQ        24(BX), R11
+	VMOVDQU     (SI)(DX*1), X0
+	VINSERTI128 $0x01, (R10)(DX*1), Y0, Y0
+	VMOVDQU     (R9)(DX*1), X1
+	VINSERTI128 $0x01, (R11)(DX*1), Y1, Y1
+	VPUNPCKHQDQ Y1, Y0, Y4
+	VPUNPCKLQDQ Y1, Y0, Y0
+	VPSHUFB     turn64AVX2<>+0(SB), Y0, Y0
+	VMOVDQA     Y0, (DI)
+	VPSHUFB     turn64AVX2<>+0(SB), Y4, Y4
+	VMOVDQA     Y4, 32(DI)
+	VMOVDQU     16(SI)(DX*1), X6
+	VINSERTI128 $0x01, 16(R10)(DX*1), Y6, Y6
+	VMOVDQU     16(R9)(DX*1), X7
+	VINSERTI128 $0x01, 16(R11)(DX*1), Y7, Y7
+	VPUNPCKHQDQ Y7, Y6, Y10
+	VPUNPCKLQDQ Y7, Y6, Y6
+	VPSHUFB     turn64AVX2<>+0(SB), Y6, Y6
+	VMOVDQA     Y6, 64(DI)
+	VPSHUFB     turn64AVX2<>+0(SB), Y10, Y10
+	VMOVDQA     Y10, 96(DI)
+	VMOVDQU     32(SI)(DX*1), X0
+	VINSERTI128 $0x01, 32(R10)(DX*1), Y0, Y0
+	VMOVDQU     32(R9)(DX*1), X1
+	VINSERTI128 $0x01, 32(R11)(DX*1), Y1, Y1
+	VPUNPCKHQDQ Y1, Y0, Y4
+	VPUNPCKLQDQ Y1, Y0, Y0
+	VPSHUFB     turn64AVX2<>+0(SB), Y0, Y0
+	VMOVDQA     Y0, 128(DI)
+	VPSHUFB     turn64AVX2<>+0(SB), Y4, Y4
+	VMOVDQA     Y4, 160(DI)
+	VMOVDQU     48(SI)(DX*1), X6
+	VINSERTI128 $0x01, 48(R10)(DX*1), Y6, Y6
+	VMOVDQU     48(R9)(DX*1), X7
+	VINSERTI128 $0x01, 48(R11)(DX*1), Y7, Y7
+	VPUNPCKHQDQ Y7, Y6, Y10
+	VPUNPCKLQDQ Y7, Y6, Y6
+	VPSHUFB     turn64AVX2<>+0(SB), Y6, Y6
+	VMOVDQA     Y6, 192(DI)
+	VPSHUFB     turn64AVX2<>+0(SB), Y10, Y10
+	VMOVDQA     Y10, 224(DI)
+	VMOVDQU     64(SI)(DX*1), X0
+	VINSERTI128 $0x01, 64(R10)(DX*1), Y0, Y0
+	VMOVDQU     64(R9)(DX*1), X1
+	VINSERTI128 $0x01, 64(R11)(DX*1), Y1, Y1
+	VPUNPCKHQDQ Y1, Y0, Y4
+	VPUNPCKLQDQ Y1, Y0, Y0
+	VPSHUFB     turn64AVX2<>+0(SB), Y0, Y0
+	VMOVDQA     Y0, 256(DI)
+	VPSHUFB     turn64AVX2<>+0(SB), Y4, Y4
+	VMOVDQA     Y4, 288(DI)
+	VMOVDQU     80(SI)(DX*1), X6
+	VINSERTI128 $0x01, 80(R10)(DX*1), Y6, Y6
+	VMOVDQU     80(R9)(DX*1), X7
+	VINSERTI128 $0x01, 80(R11)(DX*1), Y7, Y7
+	VPUNPCKHQDQ Y7, Y6, Y10
+	VPUNPCKLQDQ Y7, Y6, Y6
+	VPSHUFB     turn64AVX2<>+0(SB), Y6, Y6
+	VMOVDQA     Y6, 320(DI)
+	VPSHUFB     turn64AVX2<>+0(SB), Y10, Y10
+	VMOVDQA     Y10, 352(DI)
+	VMOVDQU     96(SI)(DX*1), X0
+	VINSERTI128 $0x01, 96(R10)(DX*1), Y0, Y0
+	VMOVDQU     96(R9)(DX*1), X1
+	VINSERTI128 $0x01, 96(R11)(DX*1), Y1, Y1
+	VPUNPCKHQDQ Y1, Y0, Y4
+	VPUNPCKLQDQ Y1, Y0, Y0
+	VPSHUFB     turn64AVX2<>+0(SB), Y0, Y0
+	VMOVDQA     Y0, 384(DI)
+	VPSHUFB     turn64AVX2<>+0(SB), Y4, Y4
+	VMOVDQA     Y4, 416(DI)
+	VMOVDQU     112(SI)(DX*1), X6
+	VINSERTI128 $0x01, 112(R10)(DX*1), Y6, Y6
+	VMOVDQU     112(R9)(DX*1), X7
+	VINSERTI128 $0x01, 112(R11)(DX*1), Y7, Y7
+	VPUNPCKHQDQ Y7, Y6, Y10
+	VPUNPCKLQDQ Y7, Y6, Y6
+	VPSHUFB     turn64AVX2<>+0(SB), Y6, Y6
+	VMOVDQA     Y6, 448(DI)
+	VPSHUFB     turn64AVX2<>+0(SB), Y10, Y10
+	VMOVDQA     Y10, 480(DI)
+	VMOVDQA     (AX), Y0
+	VMOVDQA     32(AX), Y1
+	VMOVDQA     64(AX), Y2
+	VMOVDQA     96(AX), Y3
+	VMOVDQA     128(AX), Y4
+	VMOVDQA     160(AX), Y5
+	VMOVDQA     192(AX), Y6
+	VMOVDQA     224(AX), Y7
+	VPXOR       Y2, Y1, Y9
+	VPADDQ      (DI), Y7, Y7
+	VPADDQ      (R8), Y7, Y7
+	VPXOR       Y6, Y5, Y14
+	VPAND       Y4, Y14, Y14
+	VPXOR       Y6, Y14, Y14
+	VPSRLQ      $0x0e, Y4, Y10
+	VPSLLQ      $0x17, Y4, Y11
+	VPSRLQ      $0x12, Y4, Y12
+	VPSLLQ      $0x2e, Y4, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y4, Y12
+	VPSLLQ      $0x32, Y4, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y7, Y7
+	VPADDQ      Y10, Y7, Y7
+	VPADDQ      Y7, Y3, Y3
+	VPXOR       Y1, Y0, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y1, Y9, Y9
+	VPSRLQ      $0x1c, Y0, Y10
+	VPSLLQ      $0x19, Y0, Y11
+	VPSRLQ      $0x22, Y0, Y12
+	VPSLLQ      $0x1e, Y0, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y0, Y12
+	VPSLLQ      $0x24, Y0, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y9, Y7, Y7
+	VPADDQ      Y10, Y7, Y7
+	VPADDQ      32(DI), Y6, Y6
+	VPADDQ      32(R8), Y6, Y6
+	VPXOR       Y5, Y4, Y14
+	VPAND       Y3, Y14, Y14
+	VPXOR       Y5, Y14, Y14
+	VPSRLQ      $0x0e, Y3, Y10
+	VPSLLQ      $0x17, Y3, Y11
+	VPSRLQ      $0x12, Y3, Y12
+	VPSLLQ      $0x2e, Y3, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y3, Y12
+	VPSLLQ      $0x32, Y3, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y6, Y6
+	VPADDQ      Y10, Y6, Y6
+	VPADDQ      Y6, Y2, Y2
+	VPXOR       Y0, Y7, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y0, Y8, Y8
+	VPSRLQ      $0x1c, Y7, Y10
+	VPSLLQ      $0x19, Y7, Y11
+	VPSRLQ      $0x22, Y7, Y12
+	VPSLLQ      $0x1e, Y7, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y7, Y12
+	VPSLLQ      $0x24, Y7, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y8, Y6, Y6
+	VPADDQ      Y10, Y6, Y6
+	VPADDQ      64(DI), Y5, Y5
+	VPADDQ      64(R8), Y5, Y5
+	VPXOR       Y4, Y3, Y14
+	VPAND       Y2, Y14, Y14
+	VPXOR       Y4, Y14, Y14
+	VPSRLQ      $0x0e, Y2, Y10
+	VPSLLQ      $0x17, Y2, Y11
+	VPSRLQ      $0x12, Y2, Y12
+	VPSLLQ      $0x2e, Y2, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y2, Y12
+	VPSLLQ      $0x32, Y2, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y5, Y5
+	VPADDQ      Y10, Y5, Y5
+	VPADDQ      Y5, Y1, Y1
+	VPXOR       Y7, Y6, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y7, Y9, Y9
+	VPSRLQ      $0x1c, Y6, Y10
+	VPSLLQ      $0x19, Y6, Y11
+	VPSRLQ      $0x22, Y6, Y12
+	VPSLLQ      $0x1e, Y6, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y6, Y12
+	VPSLLQ      $0x24, Y6, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y9, Y5, Y5
+	VPADDQ      Y10, Y5, Y5
+	VPADDQ      96(DI), Y4, Y4
+	VPADDQ      96(R8), Y4, Y4
+	VPXOR       Y3, Y2, Y14
+	VPAND       Y1, Y14, Y14
+	VPXOR       Y3, Y14, Y14
+	VPSRLQ      $0x0e, Y1, Y10
+	VPSLLQ      $0x17, Y1, Y11
+	VPSRLQ      $0x12, Y1, Y12
+	VPSLLQ      $0x2e, Y1, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y1, Y12
+	VPSLLQ      $0x32, Y1, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y4, Y4
+	VPADDQ      Y10, Y4, Y4
+	VPADDQ      Y4, Y0, Y0
+	VPXOR       Y6, Y5, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y6, Y8, Y8
+	VPSRLQ      $0x1c, Y5, Y10
+	VPSLLQ      $0x19, Y5, Y11
+	VPSRLQ      $0x22, Y5, Y12
+	VPSLLQ      $0x1e, Y5, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y5, Y12
+	VPSLLQ      $0x24, Y5, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y8, Y4, Y4
+	VPADDQ      Y10, Y4, Y4
+	VPADDQ      128(DI), Y3, Y3
+	VPADDQ      128(R8), Y3, Y3
+	VPXOR       Y2, Y1, Y14
+	VPAND       Y0, Y14, Y14
+	VPXOR       Y2, Y14, Y14
+	VPSRLQ      $0x0e, Y0, Y10
+	VPSLLQ      $0x17, Y0, Y11
+	VPSRLQ      $0x12, Y0, Y12
+	VPSLLQ      $0x2e, Y0, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y0, Y12
+	VPSLLQ      $0x32, Y0, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y3, Y3
+	VPADDQ      Y10, Y3, Y3
+	VPADDQ      Y3, Y7, Y7
+	VPXOR       Y5, Y4, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y5, Y9, Y9
+	VPSRLQ      $0x1c, Y4, Y10
+	VPSLLQ      $0x19, Y4, Y11
+	VPSRLQ      $0x22, Y4, Y12
+	VPSLLQ      $0x1e, Y4, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y4, Y12
+	VPSLLQ      $0x24, Y4, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y9, Y3, Y3
+	VPADDQ      Y10, Y3, Y3
+	VPADDQ      160(DI), Y2, Y2
+	VPADDQ      160(R8), Y2, Y2
+	VPXOR       Y1, Y0, Y14
+	VPAND       Y7, Y14, Y14
+	VPXOR       Y1, Y14, Y14
+	VPSRLQ      $0x0e, Y7, Y10
+	VPSLLQ      $0x17, Y7, Y11
+	VPSRLQ      $0x12, Y7, Y12
+	VPSLLQ      $0x2e, Y7, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y7, Y12
+	VPSLLQ      $0x32, Y7, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y2, Y2
+	VPADDQ      Y10, Y2, Y2
+	VPADDQ      Y2, Y6, Y6
+	VPXOR       Y4, Y3, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y4, Y8, Y8
+	VPSRLQ      $0x1c, Y3, Y10
+	VPSLLQ      $0x19, Y3, Y11
+	VPSRLQ      $0x22, Y3, Y12
+	VPSLLQ      $0x1e, Y3, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y3, Y12
+	VPSLLQ      $0x24, Y3, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y8, Y2, Y2
+	VPADDQ      Y10, Y2, Y2
+	VPADDQ      192(DI), Y1, Y1
+	VPADDQ      192(R8), Y1, Y1
+	VPXOR       Y0, Y7, Y14
+	VPAND       Y6, Y14, Y14
+	VPXOR       Y0, Y14, Y14
+	VPSRLQ      $0x0e, Y6, Y10
+	VPSLLQ      $0x17, Y6, Y11
+	VPSRLQ      $0x12, Y6, Y12
+	VPSLLQ      $0x2e, Y6, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y6, Y12
+	VPSLLQ      $0x32, Y6, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y1, Y1
+	VPADDQ      Y10, Y1, Y1
+	VPADDQ      Y1, Y5, Y5
+	VPXOR       Y3, Y2, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y3, Y9, Y9
+	VPSRLQ      $0x1c, Y2, Y10
+	VPSLLQ      $0x19, Y2, Y11
+	VPSRLQ      $0x22, Y2, Y12
+	VPSLLQ      $0x1e, Y2, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y2, Y12
+	VPSLLQ      $0x24, Y2, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y9, Y1, Y1
+	VPADDQ      Y10, Y1, Y1
+	VPADDQ      224(DI), Y0, Y0
+	VPADDQ      224(R8), Y0, Y0
+	VPXOR       Y7, Y6, Y14
+	VPAND       Y5, Y14, Y14
+	VPXOR       Y7, Y14, Y14
+	VPSRLQ      $0x0e, Y5, Y10
+	VPSLLQ      $0x17, Y5, Y11
+	VPSRLQ      $0x12, Y5, Y12
+	VPSLLQ      $0x2e, Y5, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y5, Y12
+	VPSLLQ      $0x32, Y5, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y0, Y0
+	VPADDQ      Y10, Y0, Y0
+	VPADDQ      Y0, Y4, Y4
+	VPXOR       Y2, Y1, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y2, Y8, Y8
+	VPSRLQ      $0x1c, Y1, Y10
+	VPSLLQ      $0x19, Y1, Y11
+	VPSRLQ      $0x22, Y1, Y12
+	VPSLLQ      $0x1e, Y1, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y1, Y12
+	VPSLLQ      $0x24, Y1, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y8, Y0, Y0
+	VPADDQ      Y10, Y0, Y0
+	VPADDQ      256(DI), Y7, Y7
+	VPADDQ      256(R8), Y7, Y7
+	VPXOR       Y6, Y5, Y14
+	VPAND       Y4, Y14, Y14
+	VPXOR       Y6, Y14, Y14
+	VPSRLQ      $0x0e, Y4, Y10
+	VPSLLQ      $0x17, Y4, Y11
+	VPSRLQ      $0x12, Y4, Y12
+	VPSLLQ      $0x2e, Y4, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y4, Y12
+	VPSLLQ      $0x32, Y4, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y7, Y7
+	VPADDQ      Y10, Y7, Y7
+	VPADDQ      Y7, Y3, Y3
+	VPXOR       Y1, Y0, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y1, Y9, Y9
+	VPSRLQ      $0x1c, Y0, Y10
+	VPSLLQ      $0x19, Y0, Y11
+	VPSRLQ      $0x22, Y0, Y12
+	VPSLLQ      $0x1e, Y0, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y0, Y12
+	VPSLLQ      $0x24, Y0, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y9, Y7, Y7
+	VPADDQ      Y10, Y7, Y7
+	VPADDQ      288(DI), Y6, Y6
+	VPADDQ      288(R8), Y6, Y6
+	VPXOR       Y5, Y4, Y14
+	VPAND       Y3, Y14, Y14
+	VPXOR       Y5, Y14, Y14
+	VPSRLQ      $0x0e, Y3, Y10
+	VPSLLQ      $0x17, Y3, Y11
+	VPSRLQ      $0x12, Y3, Y12
+	VPSLLQ      $0x2e, Y3, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y3, Y12
+	VPSLLQ      $0x32, Y3, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y6, Y6
+	VPADDQ      Y10, Y6, Y6
+	VPADDQ      Y6, Y2, Y2
+	VPXOR       Y0, Y7, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y0, Y8, Y8
+	VPSRLQ      $0x1c, Y7, Y10
+	VPSLLQ      $0x19, Y7, Y11
+	VPSRLQ      $0x22, Y7, Y12
+	VPSLLQ      $0x1e, Y7, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y7, Y12
+	VPSLLQ      $0x24, Y7, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y8, Y6, Y6
+	VPADDQ      Y10, Y6, Y6
+	VPADDQ      320(DI), Y5, Y5
+	VPADDQ      320(R8), Y5, Y5
+	VPXOR       Y4, Y3, Y14
+	VPAND       Y2, Y14, Y14
+	VPXOR       Y4, Y14, Y14
+	VPSRLQ      $0x0e, Y2, Y10
+	VPSLLQ      $0x17, Y2, Y11
+	VPSRLQ      $0x12, Y2, Y12
+	VPSLLQ      $0x2e, Y2, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y2, Y12
+	VPSLLQ      $0x32, Y2, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y5, Y5
+	VPADDQ      Y10, Y5, Y5
+	VPADDQ      Y5, Y1, Y1
+	VPXOR       Y7, Y6, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y7, Y9, Y9
+	VPSRLQ      $0x1c, Y6, Y10
+	VPSLLQ      $0x19, Y6, Y11
+	VPSRLQ      $0x22, Y6, Y12
+	VPSLLQ      $0x1e, Y6, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y6, Y12
+	VPSLLQ      $0x24, Y6, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y9, Y5, Y5
+	VPADDQ      Y10, Y5, Y5
+	VPADDQ      352(DI), Y4, Y4
+	VPADDQ      352(R8), Y4, Y4
+	VPXOR       Y3, Y2, Y14
+	VPAND       Y1, Y14, Y14
+	VPXOR       Y3, Y14, Y14
+	VPSRLQ      $0x0e, Y1, Y10
+	VPSLLQ      $0x17, Y1, Y11
+	VPSRLQ      $0x12, Y1, Y12
+	VPSLLQ      $0x2e, Y1, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y1, Y12
+	VPSLLQ      $0x32, Y1, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y4, Y4
+	VPADDQ      Y10, Y4, Y4
+	VPADDQ      Y4, Y0, Y0
+	VPXOR       Y6, Y5, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y6, Y8, Y8
+	VPSRLQ      $0x1c, Y5, Y10
+	VPSLLQ      $0x19, Y5, Y11
+	VPSRLQ      $0x22, Y5, Y12
+	VPSLLQ      $0x1e, Y5, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y5, Y12
+	VPSLLQ      $0x24, Y5, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y8, Y4, Y4
+	VPADDQ      Y10, Y4, Y4
+	VPADDQ      384(DI), Y3, Y3
+	VPADDQ      384(R8), Y3, Y3
+	VPXOR       Y2, Y1, Y14
+	VPAND       Y0, Y14, Y14
+	VPXOR       Y2, Y14, Y14
+	VPSRLQ      $0x0e, Y0, Y10
+	VPSLLQ      $0x17, Y0, Y11
+	VPSRLQ      $0x12, Y0, Y12
+	VPSLLQ      $0x2e, Y0, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y0, Y12
+	VPSLLQ      $0x32, Y0, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y3, Y3
+	VPADDQ      Y10, Y3, Y3
+	VPADDQ      Y3, Y7, Y7
+	VPXOR       Y5, Y4, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y5, Y9, Y9
+	VPSRLQ      $0x1c, Y4, Y10
+	VPSLLQ      $0x19, Y4, Y11
+	VPSRLQ      $0x22, Y4, Y12
+	VPSLLQ      $0x1e, Y4, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y4, Y12
+	VPSLLQ      $0x24, Y4, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y9, Y3, Y3
+	VPADDQ      Y10, Y3, Y3
+	VPADDQ      416(DI), Y2, Y2
+	VPADDQ      416(R8), Y2, Y2
+	VPXOR       Y1, Y0, Y14
+	VPAND       Y7, Y14, Y14
+	VPXOR       Y1, Y14, Y14
+	VPSRLQ      $0x0e, Y7, Y10
+	VPSLLQ      $0x17, Y7, Y11
+	VPSRLQ      $0x12, Y7, Y12
+	VPSLLQ      $0x2e, Y7, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y7, Y12
+	VPSLLQ      $0x32, Y7, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y2, Y2
+	VPADDQ      Y10, Y2, Y2
+	VPADDQ      Y2, Y6, Y6
+	VPXOR       Y4, Y3, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y4, Y8, Y8
+	VPSRLQ      $0x1c, Y3, Y10
+	VPSLLQ      $0x19, Y3, Y11
+	VPSRLQ      $0x22, Y3, Y12
+	VPSLLQ      $0x1e, Y3, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y3, Y12
+	VPSLLQ      $0x24, Y3, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y8, Y2, Y2
+	VPADDQ      Y10, Y2, Y2
+	VPADDQ      448(DI), Y1, Y1
+	VPADDQ      448(R8), Y1, Y1
+	VPXOR       Y0, Y7, Y14
+	VPAND       Y6, Y14, Y14
+	VPXOR       Y0, Y14, Y14
+	VPSRLQ      $0x0e, Y6, Y10
+	VPSLLQ      $0x17, Y6, Y11
+	VPSRLQ      $0x12, Y6, Y12
+	VPSLLQ      $0x2e, Y6, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y6, Y12
+	VPSLLQ      $0x32, Y6, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y1, Y1
+	VPADDQ      Y10, Y1, Y1
+	VPADDQ      Y1, Y5, Y5
+	VPXOR       Y3, Y2, Y8
+	VPAND       Y8, Y9, Y9
+	VPXOR       Y3, Y9, Y9
+	VPSRLQ      $0x1c, Y2, Y10
+	VPSLLQ      $0x19, Y2, Y11
+	VPSRLQ      $0x22, Y2, Y12
+	VPSLLQ      $0x1e, Y2, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y2, Y12
+	VPSLLQ      $0x24, Y2, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y9, Y1, Y1
+	VPADDQ      Y10, Y1, Y1
+	VPADDQ      480(DI), Y0, Y0
+	VPADDQ      480(R8), Y0, Y0
+	VPXOR       Y7, Y6, Y14
+	VPAND       Y5, Y14, Y14
+	VPXOR       Y7, Y14, Y14
+	VPSRLQ      $0x0e, Y5, Y10
+	VPSLLQ      $0x17, Y5, Y11
+	VPSRLQ      $0x12, Y5, Y12
+	VPSLLQ      $0x2e, Y5, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x29, Y5, Y12
+	VPSLLQ      $0x32, Y5, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y14, Y0, Y0
+	VPADDQ      Y10, Y0, Y0
+	VPADDQ      Y0, Y4, Y4
+	VPXOR       Y2, Y1, Y9
+	VPAND       Y9, Y8, Y8
+	VPXOR       Y2, Y8, Y8
+	VPSRLQ      $0x1c, Y1, Y10
+	VPSLLQ      $0x19, Y1, Y11
+	VPSRLQ      $0x22, Y1, Y12
+	VPSLLQ      $0x1e, Y1, Y13
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y13, Y11, Y11
+	VPSRLQ      $0x27, Y1, Y12
+	VPSLLQ      $0x24, Y1, Y13
+	VPXOR       Y13, Y11, Y11
+	VPXOR       Y12, Y10, Y10
+	VPXOR       Y11, Y10, Y10
+	VPADDQ      Y8, Y0, Y0
+	VPADDQ      Y10, Y0, Y0
+	LEAQ        2560(R8), SI
+
+rounds:
+	ADDQ         $+512, R8
+	VMOVDQA      32(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       (DI), Y10, Y10
+	VMOVDQA      448(DI), Y14
+	VPADDQ       288(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDQ       Y8, Y10, Y10
+	VMOVDQA      Y10, (DI)
+	VPADDQ       Y10, Y7, Y7
 	VPADDQ       (R8), Y7, Y7
 	VPXOR        Y6, Y5, Y14
 	VPAND        Y4, Y14, Y14
@@ -17627,7 +16337,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
-	VPADDQ       32(DI), Y6, Y6
+	VMOVDQA      64(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       32(DI), Y10, Y10
+	VMOVDQA      480(DI), Y14
+	VPADDQ       320(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDQ       Y9, Y10, Y10
+	VMOVDQA      Y10, 32(DI)
+	VPADDQ       Y10, Y6, Y6
 	VPADDQ       32(R8), Y6, Y6
 	VPXOR        Y5, Y4, Y14
 	VPAND        Y3, Y14, Y14
@@ -17662,7 +16396,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
-	VPADDQ       64(DI), Y5, Y5
+	VMOVDQA      96(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       64(DI), Y10, Y10
+	VMOVDQA      (DI), Y14
+	VPADDQ       352(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDQ       Y8, Y10, Y10
+	VMOVDQA      Y10, 64(DI)
+	VPADDQ       Y10, Y5, Y5
 	VPADDQ       64(R8), Y5, Y5
 	VPXOR        Y4, Y3, Y14
 	VPAND        Y2, Y14, Y14
@@ -17697,7 +16455,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
-	VPADDQ       96(DI), Y4, Y4
+	VMOVDQA      128(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       96(DI), Y10, Y10
+	VMOVDQA      32(DI), Y14
+	VPADDQ       384(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDQ       Y9, Y10, Y10
+	VMOVDQA      Y10, 96(DI)
+	VPADDQ       Y10, Y4, Y4
 	VPADDQ       96(R8), Y4, Y4
 	VPXOR        Y3, Y2, Y14
 	VPAND        Y1, Y14, Y14
@@ -17732,7 +16514,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
-	VPADDQ       128(DI), Y3, Y3
+	VMOVDQA      160(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       128(DI), Y10, Y10
+	VMOVDQA      64(DI), Y14
+	VPADDQ       416(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDQ       Y8, Y10, Y10
+	VMOVDQA      Y10, 128(DI)
+	VPADDQ       Y10, Y3, Y3
 	VPADDQ       128(R8), Y3, Y3
 	VPXOR        Y2, Y1, Y14
 	VPAND        Y0, Y14, Y14
@@ -17767,7 +16573,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
-	VPADDQ       160(DI), Y2, Y2
+	VMOVDQA      192(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       160(DI), Y10, Y10
+	VMOVDQA      96(DI), Y14
+	VPADDQ       448(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDQ       Y9, Y10, Y10
+	VMOVDQA      Y10, 160(DI)
+	VPADDQ       Y10, Y2, Y2
 	VPADDQ       160(R8), Y2, Y2
 	VPXOR        Y1, Y0, Y14
 	VPAND        Y7, Y14, Y14
@@ -17802,7 +16632,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
-	VPADDQ       192(DI), Y1, Y1
+	VMOVDQA      224(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       192(DI), Y10, Y10
+	VMOVDQA      128(DI), Y14
+	VPADDQ       480(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDQ       Y8, Y10, Y10
+	VMOVDQA      Y10, 192(DI)
+	VPADDQ       Y10, Y1, Y1
 	VPADDQ       192(R8), Y1, Y1
 	VPXOR        Y0, Y7, Y14
 	VPAND        Y6, Y14, Y14
@@ -17837,7 +16691,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
-	VPADDQ       224(DI), Y0, Y0
+	VMOVDQA      256(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       224(DI), Y10, Y10
+	VMOVDQA      160(DI), Y14
+	VPADDQ       (DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDQ       Y9, Y10, Y10
+	VMOVDQA      Y10, 224(DI)
+	VPADDQ       Y10, Y0, Y0
 	VPADDQ       224(R8), Y0, Y0
 	VPXOR        Y7, Y6, Y14
 	VPAND        Y5, Y14, Y14
@@ -17872,7 +16750,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
-	VPADDQ       256(DI), Y7, Y7
+	VMOVDQA      288(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       256(DI), Y10, Y10
+	VMOVDQA      192(DI), Y14
+	VPADDQ       32(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDQ       Y8, Y10, Y10
+	VMOVDQA      Y10, 256(DI)
+	VPADDQ       Y10, Y7, Y7
 	VPADDQ       256(R8), Y7, Y7
 	VPXOR        Y6, Y5, Y14
 	VPAND        Y4, Y14, Y14
@@ -17907,7 +16809,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y9, Y7, Y7
 	VPADDQ       Y10, Y7, Y7
-	VPADDQ       288(DI), Y6, Y6
+	VMOVDQA      320(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       288(DI), Y10, Y10
+	VMOVDQA      224(DI), Y14
+	VPADDQ       64(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDQ       Y9, Y10, Y10
+	VMOVDQA      Y10, 288(DI)
+	VPADDQ       Y10, Y6, Y6
 	VPADDQ       288(R8), Y6, Y6
 	VPXOR        Y5, Y4, Y14
 	VPAND        Y3, Y14, Y14
@@ -17942,7 +16868,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y8, Y6, Y6
 	VPADDQ       Y10, Y6, Y6
-	VPADDQ       320(DI), Y5, Y5
+	VMOVDQA      352(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       320(DI), Y10, Y10
+	VMOVDQA      256(DI), Y14
+	VPADDQ       96(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDQ       Y8, Y10, Y10
+	VMOVDQA      Y10, 320(DI)
+	VPADDQ       Y10, Y5, Y5
 	VPADDQ       320(R8), Y5, Y5
 	VPXOR        Y4, Y3, Y14
 	VPAND        Y2, Y14, Y14
@@ -17977,7 +16927,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y9, Y5, Y5
 	VPADDQ       Y10, Y5, Y5
-	VPADDQ       352(DI), Y4, Y4
+	VMOVDQA      384(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       352(DI), Y10, Y10
+	VMOVDQA      288(DI), Y14
+	VPADDQ       128(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDQ       Y9, Y10, Y10
+	VMOVDQA      Y10, 352(DI)
+	VPADDQ       Y10, Y4, Y4
 	VPADDQ       352(R8), Y4, Y4
 	VPXOR        Y3, Y2, Y14
 	VPAND        Y1, Y14, Y14
@@ -18012,7 +16986,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y8, Y4, Y4
 	VPADDQ       Y10, Y4, Y4
-	VPADDQ       384(DI), Y3, Y3
+	VMOVDQA      416(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       384(DI), Y10, Y10
+	VMOVDQA      320(DI), Y14
+	VPADDQ       160(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDQ       Y8, Y10, Y10
+	VMOVDQA      Y10, 384(DI)
+	VPADDQ       Y10, Y3, Y3
 	VPADDQ       384(R8), Y3, Y3
 	VPXOR        Y2, Y1, Y14
 	VPAND        Y0, Y14, Y14
@@ -18047,7 +17045,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y9, Y3, Y3
 	VPADDQ       Y10, Y3, Y3
-	VPADDQ       416(DI), Y2, Y2
+	VMOVDQA      448(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       416(DI), Y10, Y10
+	VMOVDQA      352(DI), Y14
+	VPADDQ       192(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDQ       Y9, Y10, Y10
+	VMOVDQA      Y10, 416(DI)
+	VPADDQ       Y10, Y2, Y2
 	VPADDQ       416(R8), Y2, Y2
 	VPXOR        Y1, Y0, Y14
 	VPAND        Y7, Y14, Y14
@@ -18082,7 +17104,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y8, Y2, Y2
 	VPADDQ       Y10, Y2, Y2
-	VPADDQ       448(DI), Y1, Y1
+	VMOVDQA      480(DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       448(DI), Y10, Y10
+	VMOVDQA      384(DI), Y14
+	VPADDQ       224(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y8
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y8, Y8
+	VPXOR        Y11, Y8, Y8
+	VPADDQ       Y8, Y10, Y10
+	VMOVDQA      Y10, 448(DI)
+	VPADDQ       Y10, Y1, Y1
 	VPADDQ       448(R8), Y1, Y1
 	VPXOR        Y0, Y7, Y14
 	VPAND        Y6, Y14, Y14
@@ -18117,7 +17163,31 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y9, Y1, Y1
 	VPADDQ       Y10, Y1, Y1
-	VPADDQ       480(DI), Y0, Y0
+	VMOVDQA      (DI), Y14
+	VPSRLQ       $0x01, Y14, Y10
+	VPSLLQ       $0x38, Y14, Y11
+	VPSRLQ       $0x07, Y14, Y12
+	VPSLLQ       $0x3f, Y14, Y13
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x08, Y14, Y12
+	VPXOR        Y12, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPADDQ       480(DI), Y10, Y10
+	VMOVDQA      416(DI), Y14
+	VPADDQ       256(DI), Y10, Y10
+	VPSRLQ       $0x06, Y14, Y9
+	VPSLLQ       $0x03, Y14, Y11
+	VPSRLQ       $0x13, Y14, Y12
+	VPSLLQ       $0x2d, Y14, Y13
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y13, Y11, Y11
+	VPSRLQ       $0x3d, Y14, Y12
+	VPXOR        Y12, Y9, Y9
+	VPXOR        Y11, Y9, Y9
+	VPADDQ       Y9, Y10, Y10
+	VMOVDQA      Y10, 480(DI)
+	VPADDQ       Y10, Y0, Y0
 	VPADDQ       480(R8), Y0, Y0
 	VPXOR        Y7, Y6, Y14
 	VPAND        Y5, Y14, Y14
@@ -18152,3780 +17222,10 @@ block:
 	VPXOR        Y11, Y10, Y10
 	VPADDQ       Y8, Y0, Y0
 	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y14
-	VPADDQ       288(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, (DI)
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       512(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y11
-	VPSRLQ       $0x12, Y4, Y12
-	VPSLLQ       $0x2e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y4, Y12
-	VPSLLQ       $0x32, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y11
-	VPSRLQ       $0x22, Y0, Y12
-	VPSLLQ       $0x1e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y0, Y12
-	VPSLLQ       $0x24, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y14
-	VPADDQ       320(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 32(DI)
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       544(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y11
-	VPSRLQ       $0x12, Y3, Y12
-	VPSLLQ       $0x2e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y3, Y12
-	VPSLLQ       $0x32, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y11
-	VPSRLQ       $0x22, Y7, Y12
-	VPSLLQ       $0x1e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y7, Y12
-	VPSLLQ       $0x24, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y14
-	VPADDQ       352(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 64(DI)
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       576(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y11
-	VPSRLQ       $0x12, Y2, Y12
-	VPSLLQ       $0x2e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y2, Y12
-	VPSLLQ       $0x32, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y11
-	VPSRLQ       $0x22, Y6, Y12
-	VPSLLQ       $0x1e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y6, Y12
-	VPSLLQ       $0x24, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y14
-	VPADDQ       384(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 96(DI)
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       608(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y11
-	VPSRLQ       $0x12, Y1, Y12
-	VPSLLQ       $0x2e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y1, Y12
-	VPSLLQ       $0x32, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y11
-	VPSRLQ       $0x22, Y5, Y12
-	VPSLLQ       $0x1e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y5, Y12
-	VPSLLQ       $0x24, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y14
-	VPADDQ       416(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 128(DI)
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       640(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y11
-	VPSRLQ       $0x12, Y0, Y12
-	VPSLLQ       $0x2e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y0, Y12
-	VPSLLQ       $0x32, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y11
-	VPSRLQ       $0x22, Y4, Y12
-	VPSLLQ       $0x1e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y4, Y12
-	VPSLLQ       $0x24, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y14
-	VPADDQ       448(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 160(DI)
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       672(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y11
-	VPSRLQ       $0x12, Y7, Y12
-	VPSLLQ       $0x2e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y7, Y12
-	VPSLLQ       $0x32, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y11
-	VPSRLQ       $0x22, Y3, Y12
-	VPSLLQ       $0x1e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y3, Y12
-	VPSLLQ       $0x24, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y14
-	VPADDQ       480(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 192(DI)
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       704(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y11
-	VPSRLQ       $0x12, Y6, Y12
-	VPSLLQ       $0x2e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y6, Y12
-	VPSLLQ       $0x32, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y11
-	VPSRLQ       $0x22, Y2, Y12
-	VPSLLQ       $0x1e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y2, Y12
-	VPSLLQ       $0x24, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y14
-	VPADDQ       (DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 224(DI)
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       736(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y11
-	VPSRLQ       $0x12, Y5, Y12
-	VPSLLQ       $0x2e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y5, Y12
-	VPSLLQ       $0x32, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y11
-	VPSRLQ       $0x22, Y1, Y12
-	VPSLLQ       $0x1e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y1, Y12
-	VPSLLQ       $0x24, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y14
-	VPADDQ       32(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 256(DI)
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       768(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y11
-	VPSRLQ       $0x12, Y4, Y12
-	VPSLLQ       $0x2e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y4, Y12
-	VPSLLQ       $0x32, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y11
-	VPSRLQ       $0x22, Y0, Y12
-	VPSLLQ       $0x1e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y0, Y12
-	VPSLLQ       $0x24, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y14
-	VPADDQ       64(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 288(DI)
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       800(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y11
-	VPSRLQ       $0x12, Y3, Y12
-	VPSLLQ       $0x2e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y3, Y12
-	VPSLLQ       $0x32, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y11
-	VPSRLQ       $0x22, Y7, Y12
-	VPSLLQ       $0x1e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y7, Y12
-	VPSLLQ       $0x24, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y14
-	VPADDQ       96(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 320(DI)
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       832(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y11
-	VPSRLQ       $0x12, Y2, Y12
-	VPSLLQ       $0x2e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y2, Y12
-	VPSLLQ       $0x32, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y11
-	VPSRLQ       $0x22, Y6, Y12
-	VPSLLQ       $0x1e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y6, Y12
-	VPSLLQ       $0x24, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y14
-	VPADDQ       128(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 352(DI)
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       864(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y11
-	VPSRLQ       $0x12, Y1, Y12
-	VPSLLQ       $0x2e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y1, Y12
-	VPSLLQ       $0x32, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y11
-	VPSRLQ       $0x22, Y5, Y12
-	VPSLLQ       $0x1e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y5, Y12
-	VPSLLQ       $0x24, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y14
-	VPADDQ       160(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 384(DI)
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       896(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y11
-	VPSRLQ       $0x12, Y0, Y12
-	VPSLLQ       $0x2e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y0, Y12
-	VPSLLQ       $0x32, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y11
-	VPSRLQ       $0x22, Y4, Y12
-	VPSLLQ       $0x1e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y4, Y12
-	VPSLLQ       $0x24, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y14
-	VPADDQ       192(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 416(DI)
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       928(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y11
-	VPSRLQ       $0x12, Y7, Y12
-	VPSLLQ       $0x2e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y7, Y12
-	VPSLLQ       $0x32, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y11
-	VPSRLQ       $0x22, Y3, Y12
-	VPSLLQ       $0x1e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y3, Y12
-	VPSLLQ       $0x24, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y14
-	VPADDQ       224(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 448(DI)
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       960(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y11
-	VPSRLQ       $0x12, Y6, Y12
-	VPSLLQ       $0x2e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y6, Y12
-	VPSLLQ       $0x32, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y11
-	VPSRLQ       $0x22, Y2, Y12
-	VPSLLQ       $0x1e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y2, Y12
-	VPSLLQ       $0x24, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      (DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y14
-	VPADDQ       256(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 480(DI)
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       992(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y11
-	VPSRLQ       $0x12, Y5, Y12
-	VPSLLQ       $0x2e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y5, Y12
-	VPSLLQ       $0x32, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y11
-	VPSRLQ       $0x22, Y1, Y12
-	VPSLLQ       $0x1e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y1, Y12
-	VPSLLQ       $0x24, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y14
-	VPADDQ       288(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, (DI)
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       1024(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y11
-	VPSRLQ       $0x12, Y4, Y12
-	VPSLLQ       $0x2e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y4, Y12
-	VPSLLQ       $0x32, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y11
-	VPSRLQ       $0x22, Y0, Y12
-	VPSLLQ       $0x1e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y0, Y12
-	VPSLLQ       $0x24, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y14
-	VPADDQ       320(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 32(DI)
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       1056(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y11
-	VPSRLQ       $0x12, Y3, Y12
-	VPSLLQ       $0x2e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y3, Y12
-	VPSLLQ       $0x32, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y11
-	VPSRLQ       $0x22, Y7, Y12
-	VPSLLQ       $0x1e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y7, Y12
-	VPSLLQ       $0x24, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y14
-	VPADDQ       352(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 64(DI)
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       1088(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y11
-	VPSRLQ       $0x12, Y2, Y12
-	VPSLLQ       $0x2e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y2, Y12
-	VPSLLQ       $0x32, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y11
-	VPSRLQ       $0x22, Y6, Y12
-	VPSLLQ       $0x1e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y6, Y12
-	VPSLLQ       $0x24, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y14
-	VPADDQ       384(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 96(DI)
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       1120(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y11
-	VPSRLQ       $0x12, Y1, Y12
-	VPSLLQ       $0x2e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y1, Y12
-	VPSLLQ       $0x32, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y11
-	VPSRLQ       $0x22, Y5, Y12
-	VPSLLQ       $0x1e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y5, Y12
-	VPSLLQ       $0x24, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y14
-	VPADDQ       416(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 128(DI)
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       1152(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y11
-	VPSRLQ       $0x12, Y0, Y12
-	VPSLLQ       $0x2e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y0, Y12
-	VPSLLQ       $0x32, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y11
-	VPSRLQ       $0x22, Y4, Y12
-	VPSLLQ       $0x1e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y4, Y12
-	VPSLLQ       $0x24, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y14
-	VPADDQ       448(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 160(DI)
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       1184(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y11
-	VPSRLQ       $0x12, Y7, Y12
-	VPSLLQ       $0x2e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y7, Y12
-	VPSLLQ       $0x32, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y11
-	VPSRLQ       $0x22, Y3, Y12
-	VPSLLQ       $0x1e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y3, Y12
-	VPSLLQ       $0x24, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y14
-	VPADDQ       480(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 192(DI)
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       1216(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y11
-	VPSRLQ       $0x12, Y6, Y12
-	VPSLLQ       $0x2e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y6, Y12
-	VPSLLQ       $0x32, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y11
-	VPSRLQ       $0x22, Y2, Y12
-	VPSLLQ       $0x1e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y2, Y12
-	VPSLLQ       $0x24, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y14
-	VPADDQ       (DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 224(DI)
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       1248(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y11
-	VPSRLQ       $0x12, Y5, Y12
-	VPSLLQ       $0x2e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y5, Y12
-	VPSLLQ       $0x32, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y11
-	VPSRLQ       $0x22, Y1, Y12
-	VPSLLQ       $0x1e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y1, Y12
-	VPSLLQ       $0x24, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y14
-	VPADDQ       32(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 256(DI)
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       1280(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y11
-	VPSRLQ       $0x12, Y4, Y12
-	VPSLLQ       $0x2e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y4, Y12
-	VPSLLQ       $0x32, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y11
-	VPSRLQ       $0x22, Y0, Y12
-	VPSLLQ       $0x1e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y0, Y12
-	VPSLLQ       $0x24, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y14
-	VPADDQ       64(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 288(DI)
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       1312(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y11
-	VPSRLQ       $0x12, Y3, Y12
-	VPSLLQ       $0x2e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y3, Y12
-	VPSLLQ       $0x32, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y11
-	VPSRLQ       $0x22, Y7, Y12
-	VPSLLQ       $0x1e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y7, Y12
-	VPSLLQ       $0x24, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y14
-	VPADDQ       96(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 320(DI)
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       1344(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y11
-	VPSRLQ       $0x12, Y2, Y12
-	VPSLLQ       $0x2e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y2, Y12
-	VPSLLQ       $0x32, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y11
-	VPSRLQ       $0x22, Y6, Y12
-	VPSLLQ       $0x1e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y6, Y12
-	VPSLLQ       $0x24, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y14
-	VPADDQ       128(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 352(DI)
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       1376(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y11
-	VPSRLQ       $0x12, Y1, Y12
-	VPSLLQ       $0x2e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y1, Y12
-	VPSLLQ       $0x32, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y11
-	VPSRLQ       $0x22, Y5, Y12
-	VPSLLQ       $0x1e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y5, Y12
-	VPSLLQ       $0x24, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y14
-	VPADDQ       160(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 384(DI)
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       1408(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y11
-	VPSRLQ       $0x12, Y0, Y12
-	VPSLLQ       $0x2e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y0, Y12
-	VPSLLQ       $0x32, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y11
-	VPSRLQ       $0x22, Y4, Y12
-	VPSLLQ       $0x1e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y4, Y12
-	VPSLLQ       $0x24, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y14
-	VPADDQ       192(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 416(DI)
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       1440(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y11
-	VPSRLQ       $0x12, Y7, Y12
-	VPSLLQ       $0x2e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y7, Y12
-	VPSLLQ       $0x32, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y11
-	VPSRLQ       $0x22, Y3, Y12
-	VPSLLQ       $0x1e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y3, Y12
-	VPSLLQ       $0x24, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y14
-	VPADDQ       224(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 448(DI)
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       1472(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y11
-	VPSRLQ       $0x12, Y6, Y12
-	VPSLLQ       $0x2e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y6, Y12
-	VPSLLQ       $0x32, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y11
-	VPSRLQ       $0x22, Y2, Y12
-	VPSLLQ       $0x1e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y2, Y12
-	VPSLLQ       $0x24, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      (DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y14
-	VPADDQ       256(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 480(DI)
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       1504(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y11
-	VPSRLQ       $0x12, Y5, Y12
-	VPSLLQ       $0x2e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y5, Y12
-	VPSLLQ       $0x32, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y11
-	VPSRLQ       $0x22, Y1, Y12
-	VPSLLQ       $0x1e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y1, Y12
-	VPSLLQ       $0x24, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y14
-	VPADDQ       288(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, (DI)
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       1536(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y11
-	VPSRLQ       $0x12, Y4, Y12
-	VPSLLQ       $0x2e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y4, Y12
-	VPSLLQ       $0x32, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y11
-	VPSRLQ       $0x22, Y0, Y12
-	VPSLLQ       $0x1e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y0, Y12
-	VPSLLQ       $0x24, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y14
-	VPADDQ       320(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 32(DI)
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       1568(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y11
-	VPSRLQ       $0x12, Y3, Y12
-	VPSLLQ       $0x2e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y3, Y12
-	VPSLLQ       $0x32, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y11
-	VPSRLQ       $0x22, Y7, Y12
-	VPSLLQ       $0x1e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y7, Y12
-	VPSLLQ       $0x24, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y14
-	VPADDQ       352(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 64(DI)
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       1600(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y11
-	VPSRLQ       $0x12, Y2, Y12
-	VPSLLQ       $0x2e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y2, Y12
-	VPSLLQ       $0x32, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y11
-	VPSRLQ       $0x22, Y6, Y12
-	VPSLLQ       $0x1e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y6, Y12
-	VPSLLQ       $0x24, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y14
-	VPADDQ       384(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 96(DI)
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       1632(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y11
-	VPSRLQ       $0x12, Y1, Y12
-	VPSLLQ       $0x2e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y1, Y12
-	VPSLLQ       $0x32, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y11
-	VPSRLQ       $0x22, Y5, Y12
-	VPSLLQ       $0x1e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y5, Y12
-	VPSLLQ       $0x24, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y14
-	VPADDQ       416(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 128(DI)
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       1664(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y11
-	VPSRLQ       $0x12, Y0, Y12
-	VPSLLQ       $0x2e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y0, Y12
-	VPSLLQ       $0x32, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y11
-	VPSRLQ       $0x22, Y4, Y12
-	VPSLLQ       $0x1e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y4, Y12
-	VPSLLQ       $0x24, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y14
-	VPADDQ       448(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 160(DI)
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       1696(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y11
-	VPSRLQ       $0x12, Y7, Y12
-	VPSLLQ       $0x2e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y7, Y12
-	VPSLLQ       $0x32, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y11
-	VPSRLQ       $0x22, Y3, Y12
-	VPSLLQ       $0x1e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y3, Y12
-	VPSLLQ       $0x24, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y14
-	VPADDQ       480(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 192(DI)
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       1728(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y11
-	VPSRLQ       $0x12, Y6, Y12
-	VPSLLQ       $0x2e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y6, Y12
-	VPSLLQ       $0x32, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y11
-	VPSRLQ       $0x22, Y2, Y12
-	VPSLLQ       $0x1e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y2, Y12
-	VPSLLQ       $0x24, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y14
-	VPADDQ       (DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 224(DI)
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       1760(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y11
-	VPSRLQ       $0x12, Y5, Y12
-	VPSLLQ       $0x2e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y5, Y12
-	VPSLLQ       $0x32, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y11
-	VPSRLQ       $0x22, Y1, Y12
-	VPSLLQ       $0x1e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y1, Y12
-	VPSLLQ       $0x24, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y14
-	VPADDQ       32(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 256(DI)
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       1792(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y11
-	VPSRLQ       $0x12, Y4, Y12
-	VPSLLQ       $0x2e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y4, Y12
-	VPSLLQ       $0x32, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y11
-	VPSRLQ       $0x22, Y0, Y12
-	VPSLLQ       $0x1e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y0, Y12
-	VPSLLQ       $0x24, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y14
-	VPADDQ       64(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 288(DI)
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       1824(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y11
-	VPSRLQ       $0x12, Y3, Y12
-	VPSLLQ       $0x2e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y3, Y12
-	VPSLLQ       $0x32, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y11
-	VPSRLQ       $0x22, Y7, Y12
-	VPSLLQ       $0x1e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y7, Y12
-	VPSLLQ       $0x24, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y14
-	VPADDQ       96(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 320(DI)
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       1856(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y11
-	VPSRLQ       $0x12, Y2, Y12
-	VPSLLQ       $0x2e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y2, Y12
-	VPSLLQ       $0x32, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y11
-	VPSRLQ       $0x22, Y6, Y12
-	VPSLLQ       $0x1e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y6, Y12
-	VPSLLQ       $0x24, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y14
-	VPADDQ       128(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 352(DI)
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       1888(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y11
-	VPSRLQ       $0x12, Y1, Y12
-	VPSLLQ       $0x2e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y1, Y12
-	VPSLLQ       $0x32, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y11
-	VPSRLQ       $0x22, Y5, Y12
-	VPSLLQ       $0x1e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y5, Y12
-	VPSLLQ       $0x24, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y14
-	VPADDQ       160(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 384(DI)
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       1920(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y11
-	VPSRLQ       $0x12, Y0, Y12
-	VPSLLQ       $0x2e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y0, Y12
-	VPSLLQ       $0x32, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y11
-	VPSRLQ       $0x22, Y4, Y12
-	VPSLLQ       $0x1e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y4, Y12
-	VPSLLQ       $0x24, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y14
-	VPADDQ       192(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 416(DI)
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       1952(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y11
-	VPSRLQ       $0x12, Y7, Y12
-	VPSLLQ       $0x2e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y7, Y12
-	VPSLLQ       $0x32, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y11
-	VPSRLQ       $0x22, Y3, Y12
-	VPSLLQ       $0x1e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y3, Y12
-	VPSLLQ       $0x24, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y14
-	VPADDQ       224(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 448(DI)
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       1984(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y11
-	VPSRLQ       $0x12, Y6, Y12
-	VPSLLQ       $0x2e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y6, Y12
-	VPSLLQ       $0x32, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y11
-	VPSRLQ       $0x22, Y2, Y12
-	VPSLLQ       $0x1e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y2, Y12
-	VPSLLQ       $0x24, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      (DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y14
-	VPADDQ       256(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 480(DI)
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       2016(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y11
-	VPSRLQ       $0x12, Y5, Y12
-	VPSLLQ       $0x2e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y5, Y12
-	VPSLLQ       $0x32, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y11
-	VPSRLQ       $0x22, Y1, Y12
-	VPSLLQ       $0x1e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y1, Y12
-	VPSLLQ       $0x24, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      32(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       (DI), Y10, Y10
-	VMOVDQA      448(DI), Y14
-	VPADDQ       288(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, (DI)
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       2048(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y11
-	VPSRLQ       $0x12, Y4, Y12
-	VPSLLQ       $0x2e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y4, Y12
-	VPSLLQ       $0x32, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y11
-	VPSRLQ       $0x22, Y0, Y12
-	VPSLLQ       $0x1e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y0, Y12
-	VPSLLQ       $0x24, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      64(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       32(DI), Y10, Y10
-	VMOVDQA      480(DI), Y14
-	VPADDQ       320(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 32(DI)
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       2080(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y11
-	VPSRLQ       $0x12, Y3, Y12
-	VPSLLQ       $0x2e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y3, Y12
-	VPSLLQ       $0x32, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y11
-	VPSRLQ       $0x22, Y7, Y12
-	VPSLLQ       $0x1e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y7, Y12
-	VPSLLQ       $0x24, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      96(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       64(DI), Y10, Y10
-	VMOVDQA      (DI), Y14
-	VPADDQ       352(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 64(DI)
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       2112(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y11
-	VPSRLQ       $0x12, Y2, Y12
-	VPSLLQ       $0x2e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y2, Y12
-	VPSLLQ       $0x32, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y11
-	VPSRLQ       $0x22, Y6, Y12
-	VPSLLQ       $0x1e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y6, Y12
-	VPSLLQ       $0x24, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      128(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       96(DI), Y10, Y10
-	VMOVDQA      32(DI), Y14
-	VPADDQ       384(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 96(DI)
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       2144(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y11
-	VPSRLQ       $0x12, Y1, Y12
-	VPSLLQ       $0x2e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y1, Y12
-	VPSLLQ       $0x32, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y11
-	VPSRLQ       $0x22, Y5, Y12
-	VPSLLQ       $0x1e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y5, Y12
-	VPSLLQ       $0x24, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      160(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       128(DI), Y10, Y10
-	VMOVDQA      64(DI), Y14
-	VPADDQ       416(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 128(DI)
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       2176(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y11
-	VPSRLQ       $0x12, Y0, Y12
-	VPSLLQ       $0x2e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y0, Y12
-	VPSLLQ       $0x32, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y11
-	VPSRLQ       $0x22, Y4, Y12
-	VPSLLQ       $0x1e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y4, Y12
-	VPSLLQ       $0x24, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      192(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       160(DI), Y10, Y10
-	VMOVDQA      96(DI), Y14
-	VPADDQ       448(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 160(DI)
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       2208(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y11
-	VPSRLQ       $0x12, Y7, Y12
-	VPSLLQ       $0x2e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y7, Y12
-	VPSLLQ       $0x32, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y11
-	VPSRLQ       $0x22, Y3, Y12
-	VPSLLQ       $0x1e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y3, Y12
-	VPSLLQ       $0x24, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      224(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       192(DI), Y10, Y10
-	VMOVDQA      128(DI), Y14
-	VPADDQ       480(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 192(DI)
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       2240(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y11
-	VPSRLQ       $0x12, Y6, Y12
-	VPSLLQ       $0x2e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y6, Y12
-	VPSLLQ       $0x32, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y11
-	VPSRLQ       $0x22, Y2, Y12
-	VPSLLQ       $0x1e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y2, Y12
-	VPSLLQ       $0x24, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      256(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       224(DI), Y10, Y10
-	VMOVDQA      160(DI), Y14
-	VPADDQ       (DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 224(DI)
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       2272(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y11
-	VPSRLQ       $0x12, Y5, Y12
-	VPSLLQ       $0x2e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y5, Y12
-	VPSLLQ       $0x32, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y11
-	VPSRLQ       $0x22, Y1, Y12
-	VPSLLQ       $0x1e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y1, Y12
-	VPSLLQ       $0x24, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VMOVDQA      288(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       256(DI), Y10, Y10
-	VMOVDQA      192(DI), Y14
-	VPADDQ       32(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 256(DI)
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       2304(R8), Y7, Y7
-	VPXOR        Y6, Y5, Y14
-	VPAND        Y4, Y14, Y14
-	VPXOR        Y6, Y14, Y14
-	VPSRLQ       $0x0e, Y4, Y10
-	VPSLLQ       $0x17, Y4, Y11
-	VPSRLQ       $0x12, Y4, Y12
-	VPSLLQ       $0x2e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y4, Y12
-	VPSLLQ       $0x32, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VPADDQ       Y7, Y3, Y3
-	VPXOR        Y1, Y0, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y1, Y9, Y9
-	VPSRLQ       $0x1c, Y0, Y10
-	VPSLLQ       $0x19, Y0, Y11
-	VPSRLQ       $0x22, Y0, Y12
-	VPSLLQ       $0x1e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y0, Y12
-	VPSLLQ       $0x24, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y7, Y7
-	VPADDQ       Y10, Y7, Y7
-	VMOVDQA      320(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       288(DI), Y10, Y10
-	VMOVDQA      224(DI), Y14
-	VPADDQ       64(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 288(DI)
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       2336(R8), Y6, Y6
-	VPXOR        Y5, Y4, Y14
-	VPAND        Y3, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPSRLQ       $0x0e, Y3, Y10
-	VPSLLQ       $0x17, Y3, Y11
-	VPSRLQ       $0x12, Y3, Y12
-	VPSLLQ       $0x2e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y3, Y12
-	VPSLLQ       $0x32, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VPADDQ       Y6, Y2, Y2
-	VPXOR        Y0, Y7, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y0, Y8, Y8
-	VPSRLQ       $0x1c, Y7, Y10
-	VPSLLQ       $0x19, Y7, Y11
-	VPSRLQ       $0x22, Y7, Y12
-	VPSLLQ       $0x1e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y7, Y12
-	VPSLLQ       $0x24, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y6, Y6
-	VPADDQ       Y10, Y6, Y6
-	VMOVDQA      352(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       320(DI), Y10, Y10
-	VMOVDQA      256(DI), Y14
-	VPADDQ       96(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 320(DI)
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       2368(R8), Y5, Y5
-	VPXOR        Y4, Y3, Y14
-	VPAND        Y2, Y14, Y14
-	VPXOR        Y4, Y14, Y14
-	VPSRLQ       $0x0e, Y2, Y10
-	VPSLLQ       $0x17, Y2, Y11
-	VPSRLQ       $0x12, Y2, Y12
-	VPSLLQ       $0x2e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y2, Y12
-	VPSLLQ       $0x32, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VPADDQ       Y5, Y1, Y1
-	VPXOR        Y7, Y6, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPSRLQ       $0x1c, Y6, Y10
-	VPSLLQ       $0x19, Y6, Y11
-	VPSRLQ       $0x22, Y6, Y12
-	VPSLLQ       $0x1e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y6, Y12
-	VPSLLQ       $0x24, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y5, Y5
-	VPADDQ       Y10, Y5, Y5
-	VMOVDQA      384(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       352(DI), Y10, Y10
-	VMOVDQA      288(DI), Y14
-	VPADDQ       128(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 352(DI)
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       2400(R8), Y4, Y4
-	VPXOR        Y3, Y2, Y14
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y3, Y14, Y14
-	VPSRLQ       $0x0e, Y1, Y10
-	VPSLLQ       $0x17, Y1, Y11
-	VPSRLQ       $0x12, Y1, Y12
-	VPSLLQ       $0x2e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y1, Y12
-	VPSLLQ       $0x32, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VPADDQ       Y4, Y0, Y0
-	VPXOR        Y6, Y5, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y6, Y8, Y8
-	VPSRLQ       $0x1c, Y5, Y10
-	VPSLLQ       $0x19, Y5, Y11
-	VPSRLQ       $0x22, Y5, Y12
-	VPSLLQ       $0x1e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y5, Y12
-	VPSLLQ       $0x24, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y4, Y4
-	VPADDQ       Y10, Y4, Y4
-	VMOVDQA      416(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       384(DI), Y10, Y10
-	VMOVDQA      320(DI), Y14
-	VPADDQ       160(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VMOVDQA      Y10, 384(DI)
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       2432(R8), Y3, Y3
-	VPXOR        Y2, Y1, Y14
-	VPAND        Y0, Y14, Y14
-	VPXOR        Y2, Y14, Y14
-	VPSRLQ       $0x0e, Y0, Y10
-	VPSLLQ       $0x17, Y0, Y11
-	VPSRLQ       $0x12, Y0, Y12
-	VPSLLQ       $0x2e, Y0, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y0, Y12
-	VPSLLQ       $0x32, Y0, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VPADDQ       Y3, Y7, Y7
-	VPXOR        Y5, Y4, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y5, Y9, Y9
-	VPSRLQ       $0x1c, Y4, Y10
-	VPSLLQ       $0x19, Y4, Y11
-	VPSRLQ       $0x22, Y4, Y12
-	VPSLLQ       $0x1e, Y4, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y4, Y12
-	VPSLLQ       $0x24, Y4, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y3, Y3
-	VPADDQ       Y10, Y3, Y3
-	VMOVDQA      448(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       416(DI), Y10, Y10
-	VMOVDQA      352(DI), Y14
-	VPADDQ       192(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VMOVDQA      Y10, 416(DI)
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       2464(R8), Y2, Y2
-	VPXOR        Y1, Y0, Y14
-	VPAND        Y7, Y14, Y14
-	VPXOR        Y1, Y14, Y14
-	VPSRLQ       $0x0e, Y7, Y10
-	VPSLLQ       $0x17, Y7, Y11
-	VPSRLQ       $0x12, Y7, Y12
-	VPSLLQ       $0x2e, Y7, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y7, Y12
-	VPSLLQ       $0x32, Y7, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VPADDQ       Y2, Y6, Y6
-	VPXOR        Y4, Y3, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y4, Y8, Y8
-	VPSRLQ       $0x1c, Y3, Y10
-	VPSLLQ       $0x19, Y3, Y11
-	VPSRLQ       $0x22, Y3, Y12
-	VPSLLQ       $0x1e, Y3, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y3, Y12
-	VPSLLQ       $0x24, Y3, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y2, Y2
-	VPADDQ       Y10, Y2, Y2
-	VMOVDQA      480(DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       448(DI), Y10, Y10
-	VMOVDQA      384(DI), Y14
-	VPADDQ       224(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y8
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y8, Y8
-	VPXOR        Y11, Y8, Y8
-	VPADDQ       Y8, Y10, Y10
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       2496(R8), Y1, Y1
-	VPXOR        Y0, Y7, Y14
-	VPAND        Y6, Y14, Y14
-	VPXOR        Y0, Y14, Y14
-	VPSRLQ       $0x0e, Y6, Y10
-	VPSLLQ       $0x17, Y6, Y11
-	VPSRLQ       $0x12, Y6, Y12
-	VPSLLQ       $0x2e, Y6, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y6, Y12
-	VPSLLQ       $0x32, Y6, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VPADDQ       Y1, Y5, Y5
-	VPXOR        Y3, Y2, Y8
-	VPAND        Y8, Y9, Y9
-	VPXOR        Y3, Y9, Y9
-	VPSRLQ       $0x1c, Y2, Y10
-	VPSLLQ       $0x19, Y2, Y11
-	VPSRLQ       $0x22, Y2, Y12
-	VPSLLQ       $0x1e, Y2, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y2, Y12
-	VPSLLQ       $0x24, Y2, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y9, Y1, Y1
-	VPADDQ       Y10, Y1, Y1
-	VMOVDQA      (DI), Y14
-	VPSRLQ       $0x01, Y14, Y10
-	VPSLLQ       $0x38, Y14, Y11
-	VPSRLQ       $0x07, Y14, Y12
-	VPSLLQ       $0x3f, Y14, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x08, Y14, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       480(DI), Y10, Y10
-	VMOVDQA      416(DI), Y14
-	VPADDQ       256(DI), Y10, Y10
-	VPSRLQ       $0x06, Y14, Y9
-	VPSLLQ       $0x03, Y14, Y11
-	VPSRLQ       $0x13, Y14, Y12
-	VPSLLQ       $0x2d, Y14, Y13
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x3d, Y14, Y12
-	VPXOR        Y12, Y9, Y9
-	VPXOR        Y11, Y9, Y9
-	VPADDQ       Y9, Y10, Y10
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       2528(R8), Y0, Y0
-	VPXOR        Y7, Y6, Y14
-	VPAND        Y5, Y14, Y14
-	VPXOR        Y7, Y14, Y14
-	VPSRLQ       $0x0e, Y5, Y10
-	VPSLLQ       $0x17, Y5, Y11
-	VPSRLQ       $0x12, Y5, Y12
-	VPSLLQ       $0x2e, Y5, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x29, Y5, Y12
-	VPSLLQ       $0x32, Y5, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y14, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
-	VPADDQ       Y0, Y4, Y4
-	VPXOR        Y2, Y1, Y9
-	VPAND        Y9, Y8, Y8
-	VPXOR        Y2, Y8, Y8
-	VPSRLQ       $0x1c, Y1, Y10
-	VPSLLQ       $0x19, Y1, Y11
-	VPSRLQ       $0x22, Y1, Y12
-	VPSLLQ       $0x1e, Y1, Y13
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y13, Y11, Y11
-	VPSRLQ       $0x27, Y1, Y12
-	VPSLLQ       $0x24, Y1, Y13
-	VPXOR        Y13, Y11, Y11
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPADDQ       Y8, Y0, Y0
-	VPADDQ       Y10, Y0, Y0
+	LEAQ         512(R8), R9
+	CMPQ         R9, SI
+	JNE          rounds
+	SUBQ         $+2048, R8
 	VPADDQ       (AX), Y0, Y0
 	VMOVDQA      Y0, (AX)
 	VPADDQ       32(AX), Y1, Y1
@@ -24518,477 +19818,438 @@ rounds:
 	VPXOR        Y11, Y1, Y1
 	VPXOR        32(R13), Y1, Y1
 	VMOVDQA      Y1, 32(R13)
-	VMOVDQA      384(R14), Y0
-	VPXOR        224(R15), Y0, Y0
+	VMOVDQA      320(R14), Y0
+	VPXOR        96(R15), Y0, Y0
 	VMOVDQA      288(R14), Y1
 	VPXOR        352(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VMOVDQA      320(R14), Y3
-	VPXOR        96(R15), Y3, Y3
-	VPOR         Y0, Y3, Y4
-	VMOVDQA      224(R14), Y5
-	VPXOR        704(R15), Y5, Y5
-	VPAND        Y4, Y5, Y4
-	VPXOR        Y4, Y2, Y4
-	VPXOR        Y1, Y3, Y6
-	VPOR         Y5, Y6, Y7
-	VMOVDQA      352(R14), Y8
-	VPXOR        800(R15), Y8, Y8
-	VPANDN       Y7, Y8, Y9
-	VPXOR        Y9, Y4, Y4
-	VPXOR        Y4, Y3, Y9
-	VPANDN       Y9, Y2, Y10
-	VPAND        Y10, Y5, Y11
-	VMOVDQA      256(R14), Y12
-	VPXOR        576(R15), Y12, Y12
-	VPXOR        Y11, Y12, Y13
-	VPXOR        Y9, Y7, Y9
-	VPXOR        Y13, Y9, Y9
-	VPAND        Y9, Y1, Y1
-	VPXOR        Y7, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPXOR        onesAVX2<>+0(SB), Y10, Y7
-	VPXOR        Y1, Y7, Y7
-	VPAND        Y2, Y9, Y2
-	VPXOR        Y3, Y2, Y1
-	VPANDN       Y1, Y8, Y1
-	VPOR         Y1, Y7, Y11
-	VPOR         Y0, Y11, Y11
-	VPAND        Y13, Y12, Y13
-	VPXOR        Y13, Y4, Y13
-	VPXOR        160(R13), Y13, Y14
-	VMOVDQA      Y14, 160(R13)
-	VPXOR        Y8, Y5, Y14
-	VPXOR        Y6, Y14, Y14
-	VPOR         Y14, Y13, Y6
-	VPAND        Y6, Y8, Y8
-	VPXOR        Y8, Y11, Y11
-	VPANDN       Y11, Y5, Y8
-	VPANDN       Y7, Y12, Y12
-	VPAND        Y10, Y0, Y0
-	VPXOR        Y0, Y14, Y14
-	VPXOR        Y12, Y14, Y14
-	VPXOR        736(R13), Y14, Y7
-	VMOVDQA      Y7, 736(R13)
-	VPAND        Y13, Y14, Y7
-	VPXOR        Y9, Y7, Y7
-	VPXOR        Y1, Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPXOR        928(R13), Y7, Y7
-	VMOVDQA      Y7, 928(R13)
-	VPOR         Y4, Y14, Y14
-	VPXOR        Y9, Y14, Y9
-	VPAND        Y0, Y13, Y0
-	VPAND        Y0, Y5, Y0
-	VPXOR        Y0, Y9, Y9
-	VPAND        Y6, Y11, Y11
-	VPXOR        Y2, Y11, Y11
-	VPAND        Y11, Y5, Y5
-	VPOR         Y13, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPANDN       Y14, Y3, Y3
-	VPXOR        Y3, Y9, Y9
-	VPXOR        480(R13), Y9, Y9
-	VMOVDQA      Y9, 480(R13)
-	VMOVDQA      384(R14), Y0
-	VPXOR        192(R15), Y0, Y0
-	VPXOR        onesAVX2<>+0(SB), Y0, Y1
-	VMOVDQA      512(R14), Y2
-	VPXOR        32(R15), Y2, Y2
-	VPOR         Y0, Y2, Y3
+	VMOVDQA      224(R14), Y3
+	VPXOR        704(R15), Y3, Y3
+	VPOR         Y3, Y2, Y4
+	VMOVDQA      352(R14), Y5
+	VPXOR        800(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VMOVDQA      384(R14), Y7
+	VPXOR        224(R15), Y7, Y7
+	VPOR         Y0, Y7, Y8
+	VPAND        Y8, Y3, Y8
+	VPXOR        Y1, Y7, Y9
+	VPXOR        Y8, Y9, Y8
+	VPXOR        Y6, Y8, Y8
+	VPXOR        Y8, Y0, Y6
+	VPANDN       Y6, Y9, Y10
+	VPAND        Y10, Y3, Y10
+	VMOVDQA      256(R14), Y11
+	VPXOR        576(R15), Y11, Y11
+	VPXOR        Y10, Y11, Y12
+	VPXOR        Y4, Y12, Y4
+	VPANDN       Y4, Y1, Y1
+	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VPXOR        Y1, Y6, Y1
+	VPANDN       Y1, Y11, Y1
+	VPXOR        Y3, Y5, Y13
+	VPXOR        Y2, Y13, Y13
+	VPXOR        Y1, Y13, Y13
+	VPXOR        Y9, Y4, Y9
+	VPANDN       Y9, Y13, Y1
+	VPANDN       Y8, Y3, Y2
+	VPOR         Y0, Y2, Y0
+	VPXOR        Y4, Y0, Y0
+	VPXOR        Y0, Y1, Y1
+	VPAND        Y0, Y5, Y5
+	VPAND        Y12, Y11, Y0
+	VPXOR        Y0, Y8, Y0
+	VPXOR        160(R13), Y0, Y4
+	VMOVDQA      Y4, 160(R13)
+	VPANDN       Y0, Y5, Y0
+	VPAND        Y0, Y3, Y0
+	VPXOR        Y0, Y1, Y0
+	VPANDN       Y0, Y11, Y0
+	VPOR         Y6, Y9, Y9
+	VPAND        Y9, Y7, Y9
+	VPXOR        Y9, Y13, Y13
+	VPXOR        736(R13), Y13, Y4
+	VMOVDQA      Y4, 736(R13)
+	VPOR         Y10, Y13, Y10
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y5, Y10, Y10
+	VPXOR        Y0, Y10, Y10
+	VPXOR        928(R13), Y10, Y10
+	VMOVDQA      Y10, 928(R13)
+	VPOR         Y5, Y1, Y0
+	VPANDN       Y13, Y6, Y6
+	VPANDN       Y6, Y11, Y11
+	VPXOR        Y11, Y0, Y0
+	VPXOR        Y5, Y8, Y8
+	VPANDN       Y1, Y12, Y12
+	VPXOR        Y8, Y12, Y12
+	VPANDN       Y12, Y7, Y7
+	VPXOR        Y7, Y8, Y8
+	VPAND        Y8, Y3, Y3
+	VPXOR        Y3, Y0, Y0
+	VPXOR        480(R13), Y0, Y0
+	VMOVDQA      Y0, 480(R13)
+	VMOVDQA      352(R14), Y0
+	VPXOR        480(R15), Y0, Y0
+	VMOVDQA      416(R14), Y1
+	VPXOR        832(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VPANDN       Y1, Y2, Y3
 	VMOVDQA      448(R14), Y4
 	VPXOR        608(R15), Y4, Y4
-	VPOR         Y3, Y4, Y5
-	VMOVDQA      480(R14), Y6
-	VPXOR        384(R15), Y6, Y6
-	VPANDN       Y5, Y6, Y7
-	VPANDN       Y0, Y4, Y8
-	VPXOR        Y8, Y3, Y3
-	VPXOR        Y7, Y3, Y8
-	VPOR         Y1, Y8, Y9
-	VPANDN       Y8, Y4, Y10
-	VPXOR        Y6, Y10, Y10
-	VPAND        Y5, Y10, Y5
-	VPXOR        Y9, Y5, Y5
-	VMOVDQA      352(R14), Y11
-	VPXOR        480(R15), Y11, Y11
-	VPANDN       Y5, Y11, Y5
-	VPXOR        Y5, Y9, Y9
-	VPAND        Y10, Y2, Y5
-	VPXOR        Y5, Y1, Y5
-	VPXOR        Y3, Y5, Y12
-	VPANDN       Y12, Y10, Y10
-	VMOVDQA      416(R14), Y13
-	VPXOR        832(R15), Y13, Y13
-	VPAND        Y10, Y13, Y10
-	VPXOR        Y10, Y4, Y10
-	VPANDN       Y6, Y13, Y14
-	VPOR         Y12, Y14, Y12
-	VPANDN       Y12, Y4, Y12
-	VPXOR        Y12, Y10, Y10
-	VPAND        Y10, Y11, Y12
-	VPANDN       Y5, Y13, Y5
-	VPXOR        Y5, Y8, Y8
-	VPXOR        Y12, Y8, Y5
-	VPXOR        (R13), Y5, Y15
-	VMOVDQA      Y15, (R13)
-	VPANDN       Y5, Y12, Y12
-	VPXOR        Y9, Y12, Y12
-	VPXOR        Y7, Y5, Y15
-	VPXOR        Y14, Y15, Y15
-	VPANDN       Y15, Y13, Y14
-	VPXOR        Y14, Y12, Y12
-	VPXOR        Y2, Y5, Y5
-	VPANDN       Y11, Y4, Y2
-	VPXOR        Y2, Y5, Y5
-	VPXOR        Y11, Y4, Y11
-	VPOR         Y6, Y11, Y2
-	VPANDN       Y2, Y0, Y2
-	VPXOR        Y2, Y5, Y5
-	VPANDN       Y9, Y13, Y9
-	VPXOR        Y9, Y5, Y9
-	VPXOR        288(R13), Y9, Y2
-	VMOVDQA      Y2, 288(R13)
-	VPXOR        Y6, Y9, Y2
-	VPAND        Y8, Y2, Y2
-	VPANDN       Y15, Y5, Y5
-	VPXOR        Y11, Y5, Y5
-	VPAND        Y5, Y4, Y5
-	VPXOR        Y5, Y2, Y2
-	VPAND        Y2, Y0, Y0
-	VPXOR        Y0, Y12, Y12
-	VPXOR        800(R13), Y12, Y0
+	VPXOR        Y4, Y3, Y3
+	VMOVDQA      480(R14), Y5
+	VPXOR        384(R15), Y5, Y5
+	VPANDN       Y3, Y5, Y6
+	VPXOR        Y6, Y2, Y2
+	VPXOR        Y5, Y2, Y7
+	VPOR         Y0, Y7, Y7
+	VPANDN       Y7, Y6, Y6
+	VMOVDQA      384(R14), Y8
+	VPXOR        192(R15), Y8, Y8
+	VPXOR        Y8, Y6, Y9
+	VPAND        Y3, Y4, Y10
+	VPXOR        Y10, Y7, Y7
+	VPAND        Y7, Y8, Y7
+	VPXOR        Y7, Y2, Y2
+	VPXOR        onesAVX2<>+0(SB), Y2, Y7
+	VPANDN       Y7, Y4, Y4
+	VPXOR        Y4, Y9, Y9
+	VPOR         Y7, Y3, Y10
+	VPAND        Y10, Y5, Y10
+	VPXOR        Y10, Y2, Y11
+	VPAND        Y11, Y0, Y11
+	VPXOR        Y11, Y9, Y9
+	VMOVDQA      512(R14), Y11
+	VPXOR        32(R15), Y11, Y11
+	VPANDN       Y9, Y11, Y12
+	VPXOR        Y12, Y2, Y2
+	VPXOR        288(R13), Y2, Y12
+	VMOVDQA      Y12, 288(R13)
+	VPOR         Y9, Y2, Y2
+	VPANDN       Y2, Y4, Y4
+	VPXOR        Y3, Y4, Y4
+	VPOR         Y9, Y6, Y6
+	VPXOR        Y10, Y6, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y0, Y4, Y4
+	VPANDN       Y4, Y11, Y0
+	VPANDN       Y2, Y1, Y1
+	VPXOR        Y1, Y7, Y1
+	VPAND        Y1, Y8, Y8
+	VPOR         Y7, Y5, Y5
+	VPXOR        Y3, Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPXOR        Y0, Y5, Y5
+	VPXOR        800(R13), Y5, Y0
 	VMOVDQA      Y0, 800(R13)
-	VPANDN       Y1, Y11, Y11
-	VPAND        Y11, Y6, Y6
-	VPXOR        Y8, Y10, Y8
-	VPXOR        Y6, Y8, Y8
-	VPANDN       Y8, Y13, Y13
-	VPXOR        Y7, Y12, Y12
-	VPXOR        Y10, Y12, Y10
-	VPANDN       Y12, Y3, Y3
-	VPXOR        Y9, Y3, Y3
-	VPAND        Y3, Y4, Y4
-	VPXOR        Y4, Y10, Y10
-	VPXOR        Y13, Y10, Y10
-	VPXOR        608(R13), Y10, Y10
-	VMOVDQA      Y10, 608(R13)
+	VPXOR        Y11, Y5, Y5
+	VPXOR        Y4, Y5, Y5
+	VPXOR        608(R13), Y5, Y5
+	VMOVDQA      Y5, 608(R13)
+	VPANDN       Y11, Y9, Y9
+	VPXOR        Y7, Y9, Y9
+	VPXOR        (R13), Y9, Y9
+	VMOVDQA      Y9, (R13)
 	VMOVDQA      608(R14), Y0
 	VPXOR        2368(R15), Y0, Y0
-	VMOVDQA      480(R14), Y1
-	VPXOR        2176(R15), Y1, Y1
-	VPXOR        Y1, Y0, Y2
-	VMOVDQA      544(R14), Y3
-	VPXOR        1856(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y4
-	VPAND        Y4, Y1, Y4
-	VPOR         Y2, Y3, Y5
-	VMOVDQA      640(R14), Y6
-	VPXOR        2624(R15), Y6, Y6
-	VPANDN       Y5, Y6, Y7
-	VPOR         Y0, Y7, Y8
-	VPXOR        Y8, Y3, Y9
-	VPOR         Y1, Y9, Y9
-	VPANDN       Y6, Y0, Y10
-	VPXOR        onesAVX2<>+0(SB), Y10, Y11
-	VPXOR        Y4, Y11, Y12
-	VMOVDQA      512(R14), Y13
-	VPXOR        2528(R15), Y13, Y13
-	VPAND        Y12, Y13, Y14
-	VPXOR        Y14, Y9, Y9
-	VPXOR        Y8, Y9, Y15
-	VPXOR        Y5, Y15, Y5
-	VPXOR        Y4, Y5, Y5
-	VPANDN       Y5, Y6, Y5
-	VPANDN       Y11, Y6, Y11
-	VPXOR        Y11, Y15, Y15
-	VPANDN       Y14, Y0, Y14
-	VPXOR        Y7, Y2, Y7
-	VPANDN       Y8, Y3, Y8
-	VPXOR        Y8, Y10, Y8
-	VPAND        Y8, Y13, Y8
-	VPXOR        Y8, Y7, Y7
-	VMOVDQA      576(R14), Y8
-	VPXOR        2048(R15), Y8, Y8
-	VPAND        Y9, Y8, Y9
-	VPXOR        Y9, Y7, Y7
-	VPXOR        64(R13), Y7, Y11
-	VMOVDQA      Y11, 64(R13)
-	VPOR         Y1, Y7, Y1
-	VPXOR        Y13, Y1, Y11
-	VPXOR        Y14, Y11, Y11
-	VPAND        Y11, Y3, Y14
-	VPOR         Y9, Y10, Y10
-	VPXOR        Y2, Y10, Y10
-	VPXOR        Y14, Y10, Y10
-	VPXOR        Y11, Y10, Y14
-	VMOVDQA      Y9, (R12)
-	VPAND        Y14, Y13, Y9
-	VPXOR        Y9, Y15, Y15
-	VPAND        Y11, Y15, Y11
-	VPANDN       Y3, Y9, Y9
-	VPANDN       Y9, Y0, Y9
-	VPXOR        Y9, Y14, Y9
-	VPXOR        Y9, Y11, Y11
-	VPXOR        Y5, Y11, Y5
-	VPAND        Y5, Y8, Y5
-	VPAND        Y9, Y6, Y6
-	VPXOR        Y2, Y4, Y4
-	VPXOR        Y13, Y4, Y4
-	VPXOR        Y6, Y4, Y4
-	VPXOR        Y5, Y4, Y4
-	VPXOR        224(R13), Y4, Y2
-	VMOVDQA      Y2, 224(R13)
-	VPANDN       Y7, Y13, Y7
-	VPANDN       Y15, Y8, Y8
-	VPXOR        Y8, Y10, Y10
-	VPXOR        768(R13), Y10, Y2
-	VMOVDQA      Y2, 768(R13)
-	VPXOR        Y4, Y1, Y1
-	VPXOR        Y10, Y1, Y1
-	VPXOR        Y7, Y1, Y1
-	VPOR         Y12, Y14, Y14
-	VPANDN       Y14, Y7, Y7
-	VMOVDQA      (R12), Y2
-	VPXOR        Y2, Y11, Y11
-	VPAND        Y11, Y13, Y13
-	VPXOR        Y13, Y7, Y7
-	VPANDN       Y7, Y0, Y0
-	VPXOR        Y0, Y1, Y1
-	VPXOR        416(R13), Y1, Y1
-	VMOVDQA      Y1, 416(R13)
-	VMOVDQA      608(R14), Y0
-	VPXOR        1824(R15), Y0, Y0
-	VMOVDQA      736(R14), Y1
-	VPXOR        1920(R15), Y1, Y1
-	VPAND        Y1, Y0, Y2
-	VMOVDQA      640(R14), Y3
-	VPXOR        2144(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y2
-	VPXOR        Y0, Y1, Y4
-	VMOVDQA      672(R14), Y5
-	VPXOR        2496(R15), Y5, Y5
-	VPANDN       Y4, Y5, Y6
-	VPXOR        Y6, Y2, Y7
-	VPOR         Y5, Y7, Y8
-	VPXOR        Y4, Y8, Y9
-	VMOVDQA      704(R14), Y10
-	VPXOR        2304(R15), Y10, Y10
-	VPANDN       Y9, Y10, Y11
-	VPXOR        Y11, Y7, Y11
-	VPANDN       Y9, Y11, Y12
-	VPOR         Y3, Y4, Y4
-	VPAND        Y4, Y1, Y4
-	VPAND        Y7, Y3, Y7
-	VPXOR        Y5, Y9, Y9
-	VPXOR        Y10, Y9, Y13
-	VPXOR        Y7, Y13, Y7
-	VPXOR        Y7, Y5, Y14
-	VPANDN       Y4, Y14, Y14
-	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VMOVDQA      640(R14), Y1
+	VPXOR        2624(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VMOVDQA      480(R14), Y3
+	VPXOR        2176(R15), Y3, Y3
+	VPXOR        Y0, Y3, Y4
+	VMOVDQA      544(R14), Y5
+	VPXOR        1856(R15), Y5, Y5
+	VPOR         Y4, Y5, Y6
 	VPANDN       Y6, Y1, Y6
-	VPXOR        Y6, Y14, Y6
-	VPXOR        Y6, Y12, Y15
+	VPOR         Y0, Y6, Y7
+	VPANDN       Y7, Y5, Y8
+	VPXOR        Y8, Y2, Y9
+	VMOVDQA      512(R14), Y10
+	VPXOR        2528(R15), Y10, Y10
+	VPAND        Y9, Y10, Y9
+	VPXOR        Y6, Y4, Y6
+	VPXOR        Y9, Y6, Y6
+	VPXOR        Y4, Y6, Y9
+	VPXOR        Y5, Y7, Y7
+	VPOR         Y3, Y7, Y7
+	VMOVDQA      576(R14), Y11
+	VPXOR        2048(R15), Y11, Y11
+	VPXOR        Y7, Y11, Y12
+	VPAND        Y12, Y9, Y13
+	VPANDN       Y13, Y1, Y13
+	VPXOR        Y4, Y5, Y14
+	VPXOR        Y13, Y14, Y13
+	VPAND        Y13, Y0, Y13
+	VPXOR        Y13, Y12, Y12
+	VPAND        Y14, Y3, Y13
+	VPXOR        onesAVX2<>+0(SB), Y2, Y2
+	VPXOR        Y13, Y2, Y2
+	VPXOR        Y2, Y12, Y13
+	VPAND        Y2, Y10, Y2
+	VPXOR        Y2, Y7, Y7
+	VPAND        Y7, Y11, Y2
+	VPXOR        Y2, Y6, Y6
+	VPXOR        64(R13), Y6, Y2
+	VMOVDQA      Y2, 64(R13)
+	VPXOR        onesAVX2<>+0(SB), Y6, Y2
+	VPAND        Y2, Y1, Y15
+	VPXOR        Y15, Y13, Y13
+	VPXOR        Y5, Y1, Y5
+	VPANDN       Y12, Y5, Y15
 	VPANDN       Y15, Y3, Y15
-	VPOR         Y10, Y1, Y1
-	VPANDN       Y1, Y5, Y5
-	VPXOR        onesAVX2<>+0(SB), Y13, Y1
-	VPXOR        Y5, Y1, Y1
-	VPAND        Y8, Y0, Y0
+	VPXOR        Y15, Y13, Y15
+	VPANDN       Y15, Y10, Y15
+	VPXOR        Y15, Y12, Y12
+	VPXOR        768(R13), Y12, Y15
+	VMOVDQA      Y15, 768(R13)
+	VPOR         Y8, Y14, Y14
+	VPXOR        Y1, Y14, Y14
+	VPANDN       Y11, Y10, Y1
+	VPXOR        Y1, Y14, Y1
+	VPANDN       Y7, Y5, Y5
+	VPANDN       Y5, Y9, Y9
+	VPANDN       Y2, Y4, Y4
+	VPXOR        Y3, Y4, Y3
+	VPAND        Y3, Y10, Y3
+	VPXOR        Y3, Y9, Y9
+	VPANDN       Y9, Y11, Y11
+	VPXOR        Y11, Y1, Y1
+	VPXOR        416(R13), Y1, Y2
+	VMOVDQA      Y2, 416(R13)
+	VPXOR        Y1, Y12, Y12
+	VPAND        Y14, Y12, Y14
+	VPAND        Y13, Y14, Y14
+	VPANDN       Y14, Y0, Y0
 	VPXOR        Y4, Y12, Y12
-	VPAND        Y12, Y10, Y5
-	VPXOR        Y5, Y0, Y0
-	VPOR         Y14, Y0, Y14
-	VPAND        Y14, Y3, Y14
-	VPANDN       Y14, Y1, Y5
-	VPXOR        Y2, Y5, Y5
-	VPXOR        Y15, Y5, Y5
-	VMOVDQA      768(R14), Y8
-	VPXOR        2400(R15), Y8, Y8
-	VPANDN       Y5, Y8, Y5
-	VPANDN       Y11, Y0, Y15
-	VPXOR        Y9, Y15, Y15
-	VPAND        Y0, Y8, Y0
-	VPXOR        Y15, Y0, Y9
-	VPXOR        Y10, Y9, Y9
+	VPAND        Y6, Y10, Y10
+	VPXOR        Y10, Y12, Y12
+	VPXOR        Y0, Y12, Y12
+	VPXOR        224(R13), Y12, Y12
+	VMOVDQA      Y12, 224(R13)
+	VMOVDQA      768(R14), Y0
+	VPXOR        2400(R15), Y0, Y0
+	VMOVDQA      640(R14), Y1
+	VPXOR        2144(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      672(R14), Y3
+	VPXOR        2496(R15), Y3, Y3
+	VPXOR        onesAVX2<>+0(SB), Y3, Y4
+	VMOVDQA      736(R14), Y5
+	VPXOR        1920(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VPXOR        Y6, Y2, Y2
+	VPOR         Y1, Y2, Y7
+	VPANDN       Y7, Y4, Y8
+	VPANDN       Y8, Y5, Y9
+	VPXOR        Y9, Y4, Y9
+	VMOVDQA      608(R14), Y10
+	VPXOR        1824(R15), Y10, Y10
+	VPAND        Y9, Y10, Y9
+	VPXOR        Y9, Y2, Y9
+	VPXOR        Y9, Y3, Y3
+	VPXOR        Y5, Y3, Y11
+	VPXOR        Y11, Y4, Y4
+	VPOR         Y2, Y4, Y12
+	VPAND        Y12, Y0, Y12
+	VPAND        Y7, Y10, Y7
+	VPXOR        Y7, Y11, Y13
+	VPXOR        Y12, Y13, Y14
+	VMOVDQA      704(R14), Y15
+	VPXOR        2304(R15), Y15, Y15
+	VPAND        Y14, Y15, Y14
 	VPXOR        Y14, Y9, Y9
-	VPXOR        Y5, Y9, Y9
 	VPXOR        896(R13), Y9, Y9
 	VMOVDQA      Y9, 896(R13)
-	VPAND        Y15, Y3, Y3
-	VPOR         Y11, Y13, Y13
-	VPOR         Y12, Y13, Y13
-	VPXOR        Y3, Y13, Y13
-	VPAND        Y13, Y8, Y13
-	VPXOR        Y13, Y1, Y1
-	VPXOR        96(R13), Y1, Y1
-	VMOVDQA      Y1, 96(R13)
-	VPAND        Y6, Y8, Y8
-	VPAND        Y4, Y2, Y2
-	VPANDN       Y2, Y10, Y10
-	VPXOR        Y10, Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPXOR        320(R13), Y7, Y7
-	VMOVDQA      Y7, 320(R13)
-	VPXOR        Y0, Y11, Y11
-	VPXOR        576(R13), Y11, Y11
-	VMOVDQA      Y11, 576(R13)
-	VMOVDQA      736(R14), Y0
-	VPXOR        2272(R15), Y0, Y0
-	VPAND        Y0, Y0, Y1
-	VMOVDQA      800(R14), Y2
-	VPXOR        2112(R15), Y2, Y2
-	VMOVDQA      768(R14), Y3
-	VPXOR        2432(R15), Y3, Y3
-	VPOR         Y3, Y2, Y4
+	VPANDN       Y10, Y12, Y12
+	VPXOR        Y8, Y12, Y12
+	VPAND        Y12, Y10, Y8
+	VPANDN       Y13, Y10, Y13
+	VPOR         Y13, Y5, Y9
+	VPXOR        Y9, Y4, Y4
+	VPXOR        Y4, Y8, Y8
+	VPAND        Y12, Y3, Y3
+	VPOR         Y6, Y15, Y6
+	VPXOR        Y6, Y3, Y14
+	VPANDN       Y14, Y15, Y14
+	VPXOR        Y14, Y8, Y8
+	VPAND        Y8, Y0, Y8
+	VPAND        Y12, Y1, Y12
+	VPANDN       Y4, Y10, Y10
+	VPXOR        Y10, Y12, Y10
+	VPANDN       Y10, Y0, Y10
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPXOR        96(R13), Y6, Y6
+	VMOVDQA      Y6, 96(R13)
+	VPXOR        Y2, Y7, Y7
+	VPAND        Y7, Y15, Y7
+	VPANDN       Y11, Y1, Y1
+	VPXOR        Y4, Y1, Y1
+	VPXOR        Y7, Y1, Y1
+	VPAND        Y1, Y5, Y5
+	VPAND        Y15, Y15, Y1
+	VPOR         Y12, Y3, Y3
+	VPXOR        Y0, Y3, Y3
+	VPXOR        Y1, Y3, Y3
+	VPXOR        Y5, Y3, Y3
+	VPXOR        320(R13), Y3, Y3
+	VMOVDQA      Y3, 320(R13)
+	VPXOR        Y2, Y13, Y13
+	VPXOR        Y12, Y13, Y13
+	VPAND        Y9, Y15, Y15
+	VPXOR        Y15, Y13, Y13
+	VPXOR        576(R13), Y13, Y13
+	VMOVDQA      Y13, 576(R13)
+	VMOVDQA      768(R14), Y0
+	VPXOR        2432(R15), Y0, Y0
+	VMOVDQA      896(R14), Y1
+	VPXOR        2560(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      832(R14), Y3
+	VPXOR        2656(R15), Y3, Y3
+	VPANDN       Y3, Y2, Y4
 	VMOVDQA      864(R14), Y5
 	VPXOR        1952(R15), Y5, Y5
-	VPXOR        Y5, Y4, Y4
-	VPXOR        Y1, Y4, Y6
-	VPOR         Y2, Y5, Y7
-	VMOVDQA      832(R14), Y8
-	VPXOR        2656(R15), Y8, Y8
-	VPAND        Y7, Y8, Y7
-	VPXOR        Y7, Y6, Y9
-	VPXOR        Y9, Y2, Y10
-	VPAND        Y0, Y10, Y11
-	VPAND        Y11, Y3, Y12
-	VMOVDQA      896(R14), Y13
-	VPXOR        2560(R15), Y13, Y13
-	VPXOR        Y12, Y13, Y12
-	VPOR         Y11, Y3, Y11
-	VPANDN       Y11, Y5, Y14
-	VPAND        Y14, Y8, Y14
-	VPXOR        Y14, Y12, Y12
-	VPAND        Y12, Y13, Y14
-	VPXOR        Y14, Y9, Y14
-	VPXOR        192(R13), Y14, Y15
-	VMOVDQA      Y15, 192(R13)
+	VPOR         Y4, Y5, Y6
+	VMOVDQA      800(R14), Y7
+	VPXOR        2112(R15), Y7, Y7
+	VPOR         Y0, Y7, Y8
+	VPANDN       Y2, Y3, Y9
+	VPXOR        Y9, Y8, Y8
+	VPANDN       Y8, Y5, Y9
+	VPANDN       Y2, Y7, Y10
+	VPXOR        Y10, Y4, Y11
+	VPXOR        Y9, Y11, Y11
+	VPAND        Y11, Y7, Y12
+	VPXOR        Y4, Y12, Y12
+	VPAND        Y12, Y3, Y3
 	VPXOR        Y3, Y6, Y6
-	VPAND        Y12, Y7, Y15
-	VPOR         Y15, Y6, Y6
-	VPAND        Y6, Y0, Y6
-	VPXOR        Y8, Y15, Y15
-	VPANDN       Y15, Y3, Y15
-	VPOR         Y1, Y12, Y1
-	VPANDN       Y1, Y5, Y5
-	VPXOR        Y9, Y13, Y1
-	VPXOR        Y5, Y1, Y1
-	VPXOR        Y15, Y1, Y15
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y12, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y11, Y9, Y9
-	VPAND        Y9, Y8, Y5
-	VPXOR        Y15, Y3, Y11
-	VPXOR        Y5, Y11, Y11
-	VPXOR        Y14, Y11, Y11
-	VPAND        Y11, Y2, Y11
-	VPXOR        Y11, Y15, Y11
-	VPXOR        672(R13), Y11, Y14
-	VMOVDQA      Y14, 672(R13)
-	VPAND        Y2, Y11, Y11
-	VPXOR        Y6, Y11, Y6
-	VPAND        Y6, Y13, Y6
-	VPXOR        Y12, Y9, Y12
-	VPANDN       Y9, Y4, Y4
-	VPXOR        Y7, Y4, Y4
-	VPANDN       Y4, Y3, Y4
-	VPXOR        Y4, Y12, Y2
-	VPXOR        Y6, Y2, Y2
-	VPXOR        992(R13), Y2, Y2
-	VMOVDQA      Y2, 992(R13)
-	VPANDN       Y15, Y4, Y15
+	VPXOR        Y3, Y8, Y3
+	VPANDN       Y3, Y1, Y4
+	VPOR         Y8, Y5, Y5
+	VPANDN       Y0, Y7, Y8
+	VPXOR        Y8, Y5, Y8
+	VPXOR        Y4, Y8, Y8
+	VMOVDQA      736(R14), Y4
+	VPXOR        2272(R15), Y4, Y4
+	VPANDN       Y8, Y4, Y12
+	VPXOR        Y12, Y11, Y12
+	VPXOR        992(R13), Y12, Y13
+	VMOVDQA      Y13, 992(R13)
+	VPXOR        Y12, Y8, Y13
+	VPXOR        Y13, Y6, Y14
+	VPANDN       Y6, Y1, Y6
+	VPOR         Y6, Y14, Y14
+	VPAND        Y14, Y4, Y14
+	VPXOR        Y3, Y10, Y15
 	VPXOR        Y6, Y15, Y15
-	VPAND        Y15, Y8, Y8
-	VPXOR        onesAVX2<>+0(SB), Y10, Y10
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y13, Y10, Y10
-	VPXOR        Y8, Y10, Y10
-	VPOR         Y12, Y5, Y5
-	VPXOR        Y11, Y5, Y5
-	VPAND        Y1, Y4, Y4
-	VPANDN       Y4, Y3, Y3
-	VPXOR        Y3, Y5, Y5
-	VPAND        Y5, Y0, Y0
-	VPXOR        Y0, Y10, Y10
-	VPXOR        352(R13), Y10, Y10
-	VMOVDQA      Y10, 352(R13)
+	VPXOR        Y14, Y15, Y15
+	VPXOR        672(R13), Y15, Y15
+	VMOVDQA      Y15, 672(R13)
+	VPOR         Y3, Y7, Y6
+	VPANDN       Y6, Y2, Y2
+	VPAND        Y2, Y1, Y6
+	VPXOR        Y6, Y13, Y13
+	VPANDN       Y3, Y12, Y12
+	VPXOR        Y9, Y12, Y6
+	VPAND        Y6, Y1, Y6
+	VPXOR        onesAVX2<>+0(SB), Y5, Y5
+	VPXOR        Y6, Y5, Y5
+	VPANDN       Y5, Y4, Y5
+	VPXOR        Y5, Y13, Y13
+	VPXOR        352(R13), Y13, Y13
+	VMOVDQA      Y13, 352(R13)
+	VPOR         Y11, Y0, Y0
+	VPAND        Y0, Y7, Y7
+	VPANDN       Y8, Y2, Y8
+	VPXOR        Y4, Y8, Y0
+	VPXOR        Y7, Y0, Y0
+	VPOR         Y2, Y9, Y9
+	VPXOR        Y3, Y9, Y9
+	VPOR         Y10, Y12, Y12
+	VPANDN       Y12, Y8, Y8
+	VPANDN       Y8, Y4, Y4
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y9, Y1, Y1
+	VPXOR        Y1, Y0, Y0
+	VPXOR        192(R13), Y0, Y0
+	VMOVDQA      Y0, 192(R13)
 	VMOVDQA      928(R14), Y0
 	VPXOR        2464(R15), Y0, Y0
 	VMOVDQA      864(R14), Y1
 	VPXOR        2336(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VPANDN       Y2, Y0, Y3
-	VMOVDQA      992(R14), Y4
-	VPXOR        1792(R15), Y4, Y4
-	VPANDN       Y4, Y3, Y5
-	VPOR         Y4, Y1, Y6
-	VMOVDQA      896(R14), Y7
-	VPXOR        2208(R15), Y7, Y7
-	VPAND        Y6, Y7, Y6
-	VPXOR        onesAVX2<>+0(SB), Y4, Y8
-	VPXOR        Y6, Y8, Y6
-	VMOVDQA      960(R14), Y9
-	VPXOR        2016(R15), Y9, Y9
-	VPANDN       Y6, Y9, Y6
-	VPXOR        Y0, Y5, Y10
-	VPXOR        Y1, Y10, Y11
-	VPOR         Y6, Y11, Y11
-	VPAND        Y11, Y7, Y11
-	VPOR         Y11, Y5, Y5
-	VPXOR        Y9, Y5, Y5
-	VPAND        Y3, Y9, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y8, Y10, Y12
-	VMOVDQA      (R14), Y13
-	VPXOR        1888(R15), Y13, Y13
-	VPANDN       Y12, Y13, Y12
-	VPXOR        Y12, Y5, Y5
-	VPOR         Y7, Y3, Y12
-	VPANDN       Y12, Y4, Y12
-	VPXOR        Y12, Y2, Y12
-	VPAND        Y8, Y2, Y2
-	VPOR         Y3, Y2, Y3
-	VPXOR        Y7, Y3, Y8
-	VPANDN       Y12, Y8, Y14
-	VPANDN       Y1, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y14, Y8, Y1
-	VPOR         Y14, Y4, Y14
-	VPXOR        Y6, Y12, Y12
-	VPANDN       Y13, Y12, Y6
-	VPAND        Y6, Y7, Y15
-	VPXOR        Y15, Y14, Y14
-	VPANDN       Y14, Y9, Y14
-	VPXOR        Y14, Y1, Y1
-	VPXOR        448(R13), Y1, Y15
-	VMOVDQA      Y15, 448(R13)
-	VPANDN       Y7, Y1, Y1
-	VPAND        Y1, Y9, Y1
-	VPXOR        Y8, Y13, Y8
-	VPXOR        Y1, Y8, Y8
-	VPAND        Y8, Y0, Y0
-	VPXOR        Y0, Y5, Y5
-	VPXOR        832(R13), Y5, Y5
-	VMOVDQA      Y5, 832(R13)
-	VPANDN       Y14, Y10, Y14
-	VPOR         Y9, Y2, Y2
-	VPXOR        Y2, Y12, Y0
-	VPXOR        Y3, Y0, Y0
-	VPANDN       Y0, Y4, Y4
-	VPXOR        Y4, Y14, Y14
-	VPXOR        Y11, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y14, Y6, Y6
-	VPXOR        128(R13), Y6, Y6
-	VMOVDQA      Y6, 128(R13)
-	VPANDN       Y10, Y7, Y7
-	VPXOR        Y7, Y2, Y2
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y13, Y12, Y12
-	VPXOR        640(R13), Y12, Y12
-	VMOVDQA      Y12, 640(R13)
+	VMOVDQA      992(R14), Y3
+	VPXOR        1792(R15), Y3, Y3
+	VPANDN       Y2, Y3, Y4
+	VMOVDQA      960(R14), Y5
+	VPXOR        2016(R15), Y5, Y5
+	VPOR         Y5, Y4, Y6
+	VPAND        Y2, Y1, Y7
+	VPXOR        Y3, Y0, Y8
+	VPANDN       Y8, Y7, Y9
+	VPAND        Y7, Y5, Y10
+	VPXOR        Y10, Y9, Y9
+	VMOVDQA      896(R14), Y10
+	VPXOR        2208(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      (R14), Y9
+	VPXOR        1888(R15), Y9, Y9
+	VPAND        Y6, Y9, Y11
+	VPOR         Y3, Y1, Y12
+	VPAND        Y12, Y10, Y12
+	VPXOR        onesAVX2<>+0(SB), Y3, Y13
+	VPXOR        Y12, Y13, Y13
+	VPANDN       Y13, Y5, Y14
+	VPOR         Y10, Y7, Y7
+	VPANDN       Y7, Y3, Y15
+	VPXOR        Y15, Y2, Y2
+	VPXOR        Y14, Y2, Y2
+	VPXOR        Y11, Y2, Y11
+	VPXOR        640(R13), Y11, Y11
+	VMOVDQA      Y11, 640(R13)
+	VPXOR        onesAVX2<>+0(SB), Y2, Y2
+	VPAND        Y7, Y5, Y11
+	VPOR         Y0, Y15, Y15
+	VPXOR        Y11, Y15, Y15
+	VPANDN       Y15, Y9, Y11
+	VPOR         Y8, Y11, Y8
+	VPAND        Y8, Y10, Y10
+	VPXOR        Y12, Y9, Y12
+	VPXOR        Y15, Y12, Y8
+	VPOR         Y11, Y8, Y8
+	VPAND        Y8, Y1, Y8
+	VPOR         Y3, Y8, Y3
+	VPXOR        Y7, Y3, Y3
+	VPXOR        Y10, Y3, Y3
+	VPANDN       Y12, Y15, Y15
+	VPANDN       Y6, Y15, Y6
+	VPXOR        Y3, Y6, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y7, Y4, Y7
+	VPXOR        Y8, Y7, Y7
+	VPANDN       Y3, Y5, Y3
+	VPXOR        Y3, Y7, Y7
+	VPXOR        448(R13), Y7, Y3
+	VMOVDQA      Y3, 448(R13)
+	VPXOR        Y13, Y4, Y4
+	VPXOR        Y4, Y7, Y7
+	VPANDN       Y7, Y15, Y7
+	VPXOR        Y0, Y7, Y7
+	VPANDN       Y7, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPXOR        128(R13), Y2, Y2
+	VMOVDQA      Y2, 128(R13)
+	VPANDN       Y15, Y1, Y1
+	VPXOR        Y5, Y4, Y4
+	VPXOR        Y11, Y4, Y4
+	VPXOR        Y1, Y4, Y4
+	VPXOR        832(R13), Y4, Y4
+	VMOVDQA      Y4, 832(R13)
 	MOVL         4(SI), R15
 	ADDQ         AX, R15
 	VMOVDQA      64(R13), Y0
@@ -25140,477 +20401,438 @@ rounds:
 	VPXOR        Y11, Y1, Y1
 	VPXOR        32(R14), Y1, Y1
 	VMOVDQA      Y1, 32(R14)
-	VMOVDQA      384(R13), Y0
-	VPXOR        224(R15), Y0, Y0
+	VMOVDQA      320(R13), Y0
+	VPXOR        96(R15), Y0, Y0
 	VMOVDQA      288(R13), Y1
 	VPXOR        352(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VMOVDQA      320(R13), Y3
-	VPXOR        96(R15), Y3, Y3
-	VPOR         Y0, Y3, Y4
-	VMOVDQA      224(R13), Y5
-	VPXOR        704(R15), Y5, Y5
-	VPAND        Y4, Y5, Y4
-	VPXOR        Y4, Y2, Y4
-	VPXOR        Y1, Y3, Y6
-	VPOR         Y5, Y6, Y7
-	VMOVDQA      352(R13), Y8
-	VPXOR        800(R15), Y8, Y8
-	VPANDN       Y7, Y8, Y9
-	VPXOR        Y9, Y4, Y4
-	VPXOR        Y4, Y3, Y9
-	VPANDN       Y9, Y2, Y10
-	VPAND        Y10, Y5, Y11
-	VMOVDQA      256(R13), Y12
-	VPXOR        576(R15), Y12, Y12
-	VPXOR        Y11, Y12, Y13
-	VPXOR        Y9, Y7, Y9
-	VPXOR        Y13, Y9, Y9
-	VPAND        Y9, Y1, Y1
-	VPXOR        Y7, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPXOR        onesAVX2<>+0(SB), Y10, Y7
-	VPXOR        Y1, Y7, Y7
-	VPAND        Y2, Y9, Y2
-	VPXOR        Y3, Y2, Y1
-	VPANDN       Y1, Y8, Y1
-	VPOR         Y1, Y7, Y11
-	VPOR         Y0, Y11, Y11
-	VPAND        Y13, Y12, Y13
-	VPXOR        Y13, Y4, Y13
-	VPXOR        160(R14), Y13, Y14
-	VMOVDQA      Y14, 160(R14)
-	VPXOR        Y8, Y5, Y14
-	VPXOR        Y6, Y14, Y14
-	VPOR         Y14, Y13, Y6
-	VPAND        Y6, Y8, Y8
-	VPXOR        Y8, Y11, Y11
-	VPANDN       Y11, Y5, Y8
-	VPANDN       Y7, Y12, Y12
-	VPAND        Y10, Y0, Y0
-	VPXOR        Y0, Y14, Y14
-	VPXOR        Y12, Y14, Y14
-	VPXOR        736(R14), Y14, Y7
-	VMOVDQA      Y7, 736(R14)
-	VPAND        Y13, Y14, Y7
-	VPXOR        Y9, Y7, Y7
-	VPXOR        Y1, Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPXOR        928(R14), Y7, Y7
-	VMOVDQA      Y7, 928(R14)
-	VPOR         Y4, Y14, Y14
-	VPXOR        Y9, Y14, Y9
-	VPAND        Y0, Y13, Y0
-	VPAND        Y0, Y5, Y0
-	VPXOR        Y0, Y9, Y9
-	VPAND        Y6, Y11, Y11
-	VPXOR        Y2, Y11, Y11
-	VPAND        Y11, Y5, Y5
-	VPOR         Y13, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPANDN       Y14, Y3, Y3
-	VPXOR        Y3, Y9, Y9
-	VPXOR        480(R14), Y9, Y9
-	VMOVDQA      Y9, 480(R14)
-	VMOVDQA      384(R13), Y0
-	VPXOR        192(R15), Y0, Y0
-	VPXOR        onesAVX2<>+0(SB), Y0, Y1
-	VMOVDQA      512(R13), Y2
-	VPXOR        32(R15), Y2, Y2
-	VPOR         Y0, Y2, Y3
+	VMOVDQA      224(R13), Y3
+	VPXOR        704(R15), Y3, Y3
+	VPOR         Y3, Y2, Y4
+	VMOVDQA      352(R13), Y5
+	VPXOR        800(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VMOVDQA      384(R13), Y7
+	VPXOR        224(R15), Y7, Y7
+	VPOR         Y0, Y7, Y8
+	VPAND        Y8, Y3, Y8
+	VPXOR        Y1, Y7, Y9
+	VPXOR        Y8, Y9, Y8
+	VPXOR        Y6, Y8, Y8
+	VPXOR        Y8, Y0, Y6
+	VPANDN       Y6, Y9, Y10
+	VPAND        Y10, Y3, Y10
+	VMOVDQA      256(R13), Y11
+	VPXOR        576(R15), Y11, Y11
+	VPXOR        Y10, Y11, Y12
+	VPXOR        Y4, Y12, Y4
+	VPANDN       Y4, Y1, Y1
+	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VPXOR        Y1, Y6, Y1
+	VPANDN       Y1, Y11, Y1
+	VPXOR        Y3, Y5, Y13
+	VPXOR        Y2, Y13, Y13
+	VPXOR        Y1, Y13, Y13
+	VPXOR        Y9, Y4, Y9
+	VPANDN       Y9, Y13, Y1
+	VPANDN       Y8, Y3, Y2
+	VPOR         Y0, Y2, Y0
+	VPXOR        Y4, Y0, Y0
+	VPXOR        Y0, Y1, Y1
+	VPAND        Y0, Y5, Y5
+	VPAND        Y12, Y11, Y0
+	VPXOR        Y0, Y8, Y0
+	VPXOR        160(R14), Y0, Y4
+	VMOVDQA      Y4, 160(R14)
+	VPANDN       Y0, Y5, Y0
+	VPAND        Y0, Y3, Y0
+	VPXOR        Y0, Y1, Y0
+	VPANDN       Y0, Y11, Y0
+	VPOR         Y6, Y9, Y9
+	VPAND        Y9, Y7, Y9
+	VPXOR        Y9, Y13, Y13
+	VPXOR        736(R14), Y13, Y4
+	VMOVDQA      Y4, 736(R14)
+	VPOR         Y10, Y13, Y10
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y5, Y10, Y10
+	VPXOR        Y0, Y10, Y10
+	VPXOR        928(R14), Y10, Y10
+	VMOVDQA      Y10, 928(R14)
+	VPOR         Y5, Y1, Y0
+	VPANDN       Y13, Y6, Y6
+	VPANDN       Y6, Y11, Y11
+	VPXOR        Y11, Y0, Y0
+	VPXOR        Y5, Y8, Y8
+	VPANDN       Y1, Y12, Y12
+	VPXOR        Y8, Y12, Y12
+	VPANDN       Y12, Y7, Y7
+	VPXOR        Y7, Y8, Y8
+	VPAND        Y8, Y3, Y3
+	VPXOR        Y3, Y0, Y0
+	VPXOR        480(R14), Y0, Y0
+	VMOVDQA      Y0, 480(R14)
+	VMOVDQA      352(R13), Y0
+	VPXOR        480(R15), Y0, Y0
+	VMOVDQA      416(R13), Y1
+	VPXOR        832(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VPANDN       Y1, Y2, Y3
 	VMOVDQA      448(R13), Y4
 	VPXOR        608(R15), Y4, Y4
-	VPOR         Y3, Y4, Y5
-	VMOVDQA      480(R13), Y6
-	VPXOR        384(R15), Y6, Y6
-	VPANDN       Y5, Y6, Y7
-	VPANDN       Y0, Y4, Y8
-	VPXOR        Y8, Y3, Y3
-	VPXOR        Y7, Y3, Y8
-	VPOR         Y1, Y8, Y9
-	VPANDN       Y8, Y4, Y10
-	VPXOR        Y6, Y10, Y10
-	VPAND        Y5, Y10, Y5
-	VPXOR        Y9, Y5, Y5
-	VMOVDQA      352(R13), Y11
-	VPXOR        480(R15), Y11, Y11
-	VPANDN       Y5, Y11, Y5
-	VPXOR        Y5, Y9, Y9
-	VPAND        Y10, Y2, Y5
-	VPXOR        Y5, Y1, Y5
-	VPXOR        Y3, Y5, Y12
-	VPANDN       Y12, Y10, Y10
-	VMOVDQA      416(R13), Y13
-	VPXOR        832(R15), Y13, Y13
-	VPAND        Y10, Y13, Y10
-	VPXOR        Y10, Y4, Y10
-	VPANDN       Y6, Y13, Y14
-	VPOR         Y12, Y14, Y12
-	VPANDN       Y12, Y4, Y12
-	VPXOR        Y12, Y10, Y10
-	VPAND        Y10, Y11, Y12
-	VPANDN       Y5, Y13, Y5
-	VPXOR        Y5, Y8, Y8
-	VPXOR        Y12, Y8, Y5
-	VPXOR        (R14), Y5, Y15
-	VMOVDQA      Y15, (R14)
-	VPANDN       Y5, Y12, Y12
-	VPXOR        Y9, Y12, Y12
-	VPXOR        Y7, Y5, Y15
-	VPXOR        Y14, Y15, Y15
-	VPANDN       Y15, Y13, Y14
-	VPXOR        Y14, Y12, Y12
-	VPXOR        Y2, Y5, Y5
-	VPANDN       Y11, Y4, Y2
-	VPXOR        Y2, Y5, Y5
-	VPXOR        Y11, Y4, Y11
-	VPOR         Y6, Y11, Y2
-	VPANDN       Y2, Y0, Y2
-	VPXOR        Y2, Y5, Y5
-	VPANDN       Y9, Y13, Y9
-	VPXOR        Y9, Y5, Y9
-	VPXOR        288(R14), Y9, Y2
-	VMOVDQA      Y2, 288(R14)
-	VPXOR        Y6, Y9, Y2
-	VPAND        Y8, Y2, Y2
-	VPANDN       Y15, Y5, Y5
-	VPXOR        Y11, Y5, Y5
-	VPAND        Y5, Y4, Y5
-	VPXOR        Y5, Y2, Y2
-	VPAND        Y2, Y0, Y0
-	VPXOR        Y0, Y12, Y12
-	VPXOR        800(R14), Y12, Y0
+	VPXOR        Y4, Y3, Y3
+	VMOVDQA      480(R13), Y5
+	VPXOR        384(R15), Y5, Y5
+	VPANDN       Y3, Y5, Y6
+	VPXOR        Y6, Y2, Y2
+	VPXOR        Y5, Y2, Y7
+	VPOR         Y0, Y7, Y7
+	VPANDN       Y7, Y6, Y6
+	VMOVDQA      384(R13), Y8
+	VPXOR        192(R15), Y8, Y8
+	VPXOR        Y8, Y6, Y9
+	VPAND        Y3, Y4, Y10
+	VPXOR        Y10, Y7, Y7
+	VPAND        Y7, Y8, Y7
+	VPXOR        Y7, Y2, Y2
+	VPXOR        onesAVX2<>+0(SB), Y2, Y7
+	VPANDN       Y7, Y4, Y4
+	VPXOR        Y4, Y9, Y9
+	VPOR         Y7, Y3, Y10
+	VPAND        Y10, Y5, Y10
+	VPXOR        Y10, Y2, Y11
+	VPAND        Y11, Y0, Y11
+	VPXOR        Y11, Y9, Y9
+	VMOVDQA      512(R13), Y11
+	VPXOR        32(R15), Y11, Y11
+	VPANDN       Y9, Y11, Y12
+	VPXOR        Y12, Y2, Y2
+	VPXOR        288(R14), Y2, Y12
+	VMOVDQA      Y12, 288(R14)
+	VPOR         Y9, Y2, Y2
+	VPANDN       Y2, Y4, Y4
+	VPXOR        Y3, Y4, Y4
+	VPOR         Y9, Y6, Y6
+	VPXOR        Y10, Y6, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y0, Y4, Y4
+	VPANDN       Y4, Y11, Y0
+	VPANDN       Y2, Y1, Y1
+	VPXOR        Y1, Y7, Y1
+	VPAND        Y1, Y8, Y8
+	VPOR         Y7, Y5, Y5
+	VPXOR        Y3, Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPXOR        Y0, Y5, Y5
+	VPXOR        800(R14), Y5, Y0
 	VMOVDQA      Y0, 800(R14)
-	VPANDN       Y1, Y11, Y11
-	VPAND        Y11, Y6, Y6
-	VPXOR        Y8, Y10, Y8
-	VPXOR        Y6, Y8, Y8
-	VPANDN       Y8, Y13, Y13
-	VPXOR        Y7, Y12, Y12
-	VPXOR        Y10, Y12, Y10
-	VPANDN       Y12, Y3, Y3
-	VPXOR        Y9, Y3, Y3
-	VPAND        Y3, Y4, Y4
-	VPXOR        Y4, Y10, Y10
-	VPXOR        Y13, Y10, Y10
-	VPXOR        608(R14), Y10, Y10
-	VMOVDQA      Y10, 608(R14)
+	VPXOR        Y11, Y5, Y5
+	VPXOR        Y4, Y5, Y5
+	VPXOR        608(R14), Y5, Y5
+	VMOVDQA      Y5, 608(R14)
+	VPANDN       Y11, Y9, Y9
+	VPXOR        Y7, Y9, Y9
+	VPXOR        (R14), Y9, Y9
+	VMOVDQA      Y9, (R14)
 	VMOVDQA      608(R13), Y0
 	VPXOR        2368(R15), Y0, Y0
-	VMOVDQA      480(R13), Y1
-	VPXOR        2176(R15), Y1, Y1
-	VPXOR        Y1, Y0, Y2
-	VMOVDQA      544(R13), Y3
-	VPXOR        1856(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y4
-	VPAND        Y4, Y1, Y4
-	VPOR         Y2, Y3, Y5
-	VMOVDQA      640(R13), Y6
-	VPXOR        2624(R15), Y6, Y6
-	VPANDN       Y5, Y6, Y7
-	VPOR         Y0, Y7, Y8
-	VPXOR        Y8, Y3, Y9
-	VPOR         Y1, Y9, Y9
-	VPANDN       Y6, Y0, Y10
-	VPXOR        onesAVX2<>+0(SB), Y10, Y11
-	VPXOR        Y4, Y11, Y12
-	VMOVDQA      512(R13), Y13
-	VPXOR        2528(R15), Y13, Y13
-	VPAND        Y12, Y13, Y14
-	VPXOR        Y14, Y9, Y9
-	VPXOR        Y8, Y9, Y15
-	VPXOR        Y5, Y15, Y5
-	VPXOR        Y4, Y5, Y5
-	VPANDN       Y5, Y6, Y5
-	VPANDN       Y11, Y6, Y11
-	VPXOR        Y11, Y15, Y15
-	VPANDN       Y14, Y0, Y14
-	VPXOR        Y7, Y2, Y7
-	VPANDN       Y8, Y3, Y8
-	VPXOR        Y8, Y10, Y8
-	VPAND        Y8, Y13, Y8
-	VPXOR        Y8, Y7, Y7
-	VMOVDQA      576(R13), Y8
-	VPXOR        2048(R15), Y8, Y8
-	VPAND        Y9, Y8, Y9
-	VPXOR        Y9, Y7, Y7
-	VPXOR        64(R14), Y7, Y11
-	VMOVDQA      Y11, 64(R14)
-	VPOR         Y1, Y7, Y1
-	VPXOR        Y13, Y1, Y11
-	VPXOR        Y14, Y11, Y11
-	VPAND        Y11, Y3, Y14
-	VPOR         Y9, Y10, Y10
-	VPXOR        Y2, Y10, Y10
-	VPXOR        Y14, Y10, Y10
-	VPXOR        Y11, Y10, Y14
-	VMOVDQA      Y9, (R12)
-	VPAND        Y14, Y13, Y9
-	VPXOR        Y9, Y15, Y15
-	VPAND        Y11, Y15, Y11
-	VPANDN       Y3, Y9, Y9
-	VPANDN       Y9, Y0, Y9
-	VPXOR        Y9, Y14, Y9
-	VPXOR        Y9, Y11, Y11
-	VPXOR        Y5, Y11, Y5
-	VPAND        Y5, Y8, Y5
-	VPAND        Y9, Y6, Y6
-	VPXOR        Y2, Y4, Y4
-	VPXOR        Y13, Y4, Y4
-	VPXOR        Y6, Y4, Y4
-	VPXOR        Y5, Y4, Y4
-	VPXOR        224(R14), Y4, Y2
-	VMOVDQA      Y2, 224(R14)
-	VPANDN       Y7, Y13, Y7
-	VPANDN       Y15, Y8, Y8
-	VPXOR        Y8, Y10, Y10
-	VPXOR        768(R14), Y10, Y2
-	VMOVDQA      Y2, 768(R14)
-	VPXOR        Y4, Y1, Y1
-	VPXOR        Y10, Y1, Y1
-	VPXOR        Y7, Y1, Y1
-	VPOR         Y12, Y14, Y14
-	VPANDN       Y14, Y7, Y7
-	VMOVDQA      (R12), Y2
-	VPXOR        Y2, Y11, Y11
-	VPAND        Y11, Y13, Y13
-	VPXOR        Y13, Y7, Y7
-	VPANDN       Y7, Y0, Y0
-	VPXOR        Y0, Y1, Y1
-	VPXOR        416(R14), Y1, Y1
-	VMOVDQA      Y1, 416(R14)
-	VMOVDQA      608(R13), Y0
-	VPXOR        1824(R15), Y0, Y0
-	VMOVDQA      736(R13), Y1
-	VPXOR        1920(R15), Y1, Y1
-	VPAND        Y1, Y0, Y2
-	VMOVDQA      640(R13), Y3
-	VPXOR        2144(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y2
-	VPXOR        Y0, Y1, Y4
-	VMOVDQA      672(R13), Y5
-	VPXOR        2496(R15), Y5, Y5
-	VPANDN       Y4, Y5, Y6
-	VPXOR        Y6, Y2, Y7
-	VPOR         Y5, Y7, Y8
-	VPXOR        Y4, Y8, Y9
-	VMOVDQA      704(R13), Y10
-	VPXOR        2304(R15), Y10, Y10
-	VPANDN       Y9, Y10, Y11
-	VPXOR        Y11, Y7, Y11
-	VPANDN       Y9, Y11, Y12
-	VPOR         Y3, Y4, Y4
-	VPAND        Y4, Y1, Y4
-	VPAND        Y7, Y3, Y7
-	VPXOR        Y5, Y9, Y9
-	VPXOR        Y10, Y9, Y13
-	VPXOR        Y7, Y13, Y7
-	VPXOR        Y7, Y5, Y14
-	VPANDN       Y4, Y14, Y14
-	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VMOVDQA      640(R13), Y1
+	VPXOR        2624(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VMOVDQA      480(R13), Y3
+	VPXOR        2176(R15), Y3, Y3
+	VPXOR        Y0, Y3, Y4
+	VMOVDQA      544(R13), Y5
+	VPXOR        1856(R15), Y5, Y5
+	VPOR         Y4, Y5, Y6
 	VPANDN       Y6, Y1, Y6
-	VPXOR        Y6, Y14, Y6
-	VPXOR        Y6, Y12, Y15
+	VPOR         Y0, Y6, Y7
+	VPANDN       Y7, Y5, Y8
+	VPXOR        Y8, Y2, Y9
+	VMOVDQA      512(R13), Y10
+	VPXOR        2528(R15), Y10, Y10
+	VPAND        Y9, Y10, Y9
+	VPXOR        Y6, Y4, Y6
+	VPXOR        Y9, Y6, Y6
+	VPXOR        Y4, Y6, Y9
+	VPXOR        Y5, Y7, Y7
+	VPOR         Y3, Y7, Y7
+	VMOVDQA      576(R13), Y11
+	VPXOR        2048(R15), Y11, Y11
+	VPXOR        Y7, Y11, Y12
+	VPAND        Y12, Y9, Y13
+	VPANDN       Y13, Y1, Y13
+	VPXOR        Y4, Y5, Y14
+	VPXOR        Y13, Y14, Y13
+	VPAND        Y13, Y0, Y13
+	VPXOR        Y13, Y12, Y12
+	VPAND        Y14, Y3, Y13
+	VPXOR        onesAVX2<>+0(SB), Y2, Y2
+	VPXOR        Y13, Y2, Y2
+	VPXOR        Y2, Y12, Y13
+	VPAND        Y2, Y10, Y2
+	VPXOR        Y2, Y7, Y7
+	VPAND        Y7, Y11, Y2
+	VPXOR        Y2, Y6, Y6
+	VPXOR        64(R14), Y6, Y2
+	VMOVDQA      Y2, 64(R14)
+	VPXOR        onesAVX2<>+0(SB), Y6, Y2
+	VPAND        Y2, Y1, Y15
+	VPXOR        Y15, Y13, Y13
+	VPXOR        Y5, Y1, Y5
+	VPANDN       Y12, Y5, Y15
 	VPANDN       Y15, Y3, Y15
-	VPOR         Y10, Y1, Y1
-	VPANDN       Y1, Y5, Y5
-	VPXOR        onesAVX2<>+0(SB), Y13, Y1
-	VPXOR        Y5, Y1, Y1
-	VPAND        Y8, Y0, Y0
+	VPXOR        Y15, Y13, Y15
+	VPANDN       Y15, Y10, Y15
+	VPXOR        Y15, Y12, Y12
+	VPXOR        768(R14), Y12, Y15
+	VMOVDQA      Y15, 768(R14)
+	VPOR         Y8, Y14, Y14
+	VPXOR        Y1, Y14, Y14
+	VPANDN       Y11, Y10, Y1
+	VPXOR        Y1, Y14, Y1
+	VPANDN       Y7, Y5, Y5
+	VPANDN       Y5, Y9, Y9
+	VPANDN       Y2, Y4, Y4
+	VPXOR        Y3, Y4, Y3
+	VPAND        Y3, Y10, Y3
+	VPXOR        Y3, Y9, Y9
+	VPANDN       Y9, Y11, Y11
+	VPXOR        Y11, Y1, Y1
+	VPXOR        416(R14), Y1, Y2
+	VMOVDQA      Y2, 416(R14)
+	VPXOR        Y1, Y12, Y12
+	VPAND        Y14, Y12, Y14
+	VPAND        Y13, Y14, Y14
+	VPANDN       Y14, Y0, Y0
 	VPXOR        Y4, Y12, Y12
-	VPAND        Y12, Y10, Y5
-	VPXOR        Y5, Y0, Y0
-	VPOR         Y14, Y0, Y14
-	VPAND        Y14, Y3, Y14
-	VPANDN       Y14, Y1, Y5
-	VPXOR        Y2, Y5, Y5
-	VPXOR        Y15, Y5, Y5
-	VMOVDQA      768(R13), Y8
-	VPXOR        2400(R15), Y8, Y8
-	VPANDN       Y5, Y8, Y5
-	VPANDN       Y11, Y0, Y15
-	VPXOR        Y9, Y15, Y15
-	VPAND        Y0, Y8, Y0
-	VPXOR        Y15, Y0, Y9
-	VPXOR        Y10, Y9, Y9
+	VPAND        Y6, Y10, Y10
+	VPXOR        Y10, Y12, Y12
+	VPXOR        Y0, Y12, Y12
+	VPXOR        224(R14), Y12, Y12
+	VMOVDQA      Y12, 224(R14)
+	VMOVDQA      768(R13), Y0
+	VPXOR        2400(R15), Y0, Y0
+	VMOVDQA      640(R13), Y1
+	VPXOR        2144(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      672(R13), Y3
+	VPXOR        2496(R15), Y3, Y3
+	VPXOR        onesAVX2<>+0(SB), Y3, Y4
+	VMOVDQA      736(R13), Y5
+	VPXOR        1920(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VPXOR        Y6, Y2, Y2
+	VPOR         Y1, Y2, Y7
+	VPANDN       Y7, Y4, Y8
+	VPANDN       Y8, Y5, Y9
+	VPXOR        Y9, Y4, Y9
+	VMOVDQA      608(R13), Y10
+	VPXOR        1824(R15), Y10, Y10
+	VPAND        Y9, Y10, Y9
+	VPXOR        Y9, Y2, Y9
+	VPXOR        Y9, Y3, Y3
+	VPXOR        Y5, Y3, Y11
+	VPXOR        Y11, Y4, Y4
+	VPOR         Y2, Y4, Y12
+	VPAND        Y12, Y0, Y12
+	VPAND        Y7, Y10, Y7
+	VPXOR        Y7, Y11, Y13
+	VPXOR        Y12, Y13, Y14
+	VMOVDQA      704(R13), Y15
+	VPXOR        2304(R15), Y15, Y15
+	VPAND        Y14, Y15, Y14
 	VPXOR        Y14, Y9, Y9
-	VPXOR        Y5, Y9, Y9
 	VPXOR        896(R14), Y9, Y9
 	VMOVDQA      Y9, 896(R14)
-	VPAND        Y15, Y3, Y3
-	VPOR         Y11, Y13, Y13
-	VPOR         Y12, Y13, Y13
-	VPXOR        Y3, Y13, Y13
-	VPAND        Y13, Y8, Y13
-	VPXOR        Y13, Y1, Y1
-	VPXOR        96(R14), Y1, Y1
-	VMOVDQA      Y1, 96(R14)
-	VPAND        Y6, Y8, Y8
-	VPAND        Y4, Y2, Y2
-	VPANDN       Y2, Y10, Y10
-	VPXOR        Y10, Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPXOR        320(R14), Y7, Y7
-	VMOVDQA      Y7, 320(R14)
-	VPXOR        Y0, Y11, Y11
-	VPXOR        576(R14), Y11, Y11
-	VMOVDQA      Y11, 576(R14)
-	VMOVDQA      736(R13), Y0
-	VPXOR        2272(R15), Y0, Y0
-	VPAND        Y0, Y0, Y1
-	VMOVDQA      800(R13), Y2
-	VPXOR        2112(R15), Y2, Y2
-	VMOVDQA      768(R13), Y3
-	VPXOR        2432(R15), Y3, Y3
-	VPOR         Y3, Y2, Y4
+	VPANDN       Y10, Y12, Y12
+	VPXOR        Y8, Y12, Y12
+	VPAND        Y12, Y10, Y8
+	VPANDN       Y13, Y10, Y13
+	VPOR         Y13, Y5, Y9
+	VPXOR        Y9, Y4, Y4
+	VPXOR        Y4, Y8, Y8
+	VPAND        Y12, Y3, Y3
+	VPOR         Y6, Y15, Y6
+	VPXOR        Y6, Y3, Y14
+	VPANDN       Y14, Y15, Y14
+	VPXOR        Y14, Y8, Y8
+	VPAND        Y8, Y0, Y8
+	VPAND        Y12, Y1, Y12
+	VPANDN       Y4, Y10, Y10
+	VPXOR        Y10, Y12, Y10
+	VPANDN       Y10, Y0, Y10
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPXOR        96(R14), Y6, Y6
+	VMOVDQA      Y6, 96(R14)
+	VPXOR        Y2, Y7, Y7
+	VPAND        Y7, Y15, Y7
+	VPANDN       Y11, Y1, Y1
+	VPXOR        Y4, Y1, Y1
+	VPXOR        Y7, Y1, Y1
+	VPAND        Y1, Y5, Y5
+	VPAND        Y15, Y15, Y1
+	VPOR         Y12, Y3, Y3
+	VPXOR        Y0, Y3, Y3
+	VPXOR        Y1, Y3, Y3
+	VPXOR        Y5, Y3, Y3
+	VPXOR        320(R14), Y3, Y3
+	VMOVDQA      Y3, 320(R14)
+	VPXOR        Y2, Y13, Y13
+	VPXOR        Y12, Y13, Y13
+	VPAND        Y9, Y15, Y15
+	VPXOR        Y15, Y13, Y13
+	VPXOR        576(R14), Y13, Y13
+	VMOVDQA      Y13, 576(R14)
+	VMOVDQA      768(R13), Y0
+	VPXOR        2432(R15), Y0, Y0
+	VMOVDQA      896(R13), Y1
+	VPXOR        2560(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      832(R13), Y3
+	VPXOR        2656(R15), Y3, Y3
+	VPANDN       Y3, Y2, Y4
 	VMOVDQA      864(R13), Y5
 	VPXOR        1952(R15), Y5, Y5
-	VPXOR        Y5, Y4, Y4
-	VPXOR        Y1, Y4, Y6
-	VPOR         Y2, Y5, Y7
-	VMOVDQA      832(R13), Y8
-	VPXOR        2656(R15), Y8, Y8
-	VPAND        Y7, Y8, Y7
-	VPXOR        Y7, Y6, Y9
-	VPXOR        Y9, Y2, Y10
-	VPAND        Y0, Y10, Y11
-	VPAND        Y11, Y3, Y12
-	VMOVDQA      896(R13), Y13
-	VPXOR        2560(R15), Y13, Y13
-	VPXOR        Y12, Y13, Y12
-	VPOR         Y11, Y3, Y11
-	VPANDN       Y11, Y5, Y14
-	VPAND        Y14, Y8, Y14
-	VPXOR        Y14, Y12, Y12
-	VPAND        Y12, Y13, Y14
-	VPXOR        Y14, Y9, Y14
-	VPXOR        192(R14), Y14, Y15
-	VMOVDQA      Y15, 192(R14)
+	VPOR         Y4, Y5, Y6
+	VMOVDQA      800(R13), Y7
+	VPXOR        2112(R15), Y7, Y7
+	VPOR         Y0, Y7, Y8
+	VPANDN       Y2, Y3, Y9
+	VPXOR        Y9, Y8, Y8
+	VPANDN       Y8, Y5, Y9
+	VPANDN       Y2, Y7, Y10
+	VPXOR        Y10, Y4, Y11
+	VPXOR        Y9, Y11, Y11
+	VPAND        Y11, Y7, Y12
+	VPXOR        Y4, Y12, Y12
+	VPAND        Y12, Y3, Y3
 	VPXOR        Y3, Y6, Y6
-	VPAND        Y12, Y7, Y15
-	VPOR         Y15, Y6, Y6
-	VPAND        Y6, Y0, Y6
-	VPXOR        Y8, Y15, Y15
-	VPANDN       Y15, Y3, Y15
-	VPOR         Y1, Y12, Y1
-	VPANDN       Y1, Y5, Y5
-	VPXOR        Y9, Y13, Y1
-	VPXOR        Y5, Y1, Y1
-	VPXOR        Y15, Y1, Y15
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y12, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y11, Y9, Y9
-	VPAND        Y9, Y8, Y5
-	VPXOR        Y15, Y3, Y11
-	VPXOR        Y5, Y11, Y11
-	VPXOR        Y14, Y11, Y11
-	VPAND        Y11, Y2, Y11
-	VPXOR        Y11, Y15, Y11
-	VPXOR        672(R14), Y11, Y14
-	VMOVDQA      Y14, 672(R14)
-	VPAND        Y2, Y11, Y11
-	VPXOR        Y6, Y11, Y6
-	VPAND        Y6, Y13, Y6
-	VPXOR        Y12, Y9, Y12
-	VPANDN       Y9, Y4, Y4
-	VPXOR        Y7, Y4, Y4
-	VPANDN       Y4, Y3, Y4
-	VPXOR        Y4, Y12, Y2
-	VPXOR        Y6, Y2, Y2
-	VPXOR        992(R14), Y2, Y2
-	VMOVDQA      Y2, 992(R14)
-	VPANDN       Y15, Y4, Y15
+	VPXOR        Y3, Y8, Y3
+	VPANDN       Y3, Y1, Y4
+	VPOR         Y8, Y5, Y5
+	VPANDN       Y0, Y7, Y8
+	VPXOR        Y8, Y5, Y8
+	VPXOR        Y4, Y8, Y8
+	VMOVDQA      736(R13), Y4
+	VPXOR        2272(R15), Y4, Y4
+	VPANDN       Y8, Y4, Y12
+	VPXOR        Y12, Y11, Y12
+	VPXOR        992(R14), Y12, Y13
+	VMOVDQA      Y13, 992(R14)
+	VPXOR        Y12, Y8, Y13
+	VPXOR        Y13, Y6, Y14
+	VPANDN       Y6, Y1, Y6
+	VPOR         Y6, Y14, Y14
+	VPAND        Y14, Y4, Y14
+	VPXOR        Y3, Y10, Y15
 	VPXOR        Y6, Y15, Y15
-	VPAND        Y15, Y8, Y8
-	VPXOR        onesAVX2<>+0(SB), Y10, Y10
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y13, Y10, Y10
-	VPXOR        Y8, Y10, Y10
-	VPOR         Y12, Y5, Y5
-	VPXOR        Y11, Y5, Y5
-	VPAND        Y1, Y4, Y4
-	VPANDN       Y4, Y3, Y3
-	VPXOR        Y3, Y5, Y5
-	VPAND        Y5, Y0, Y0
-	VPXOR        Y0, Y10, Y10
-	VPXOR        352(R14), Y10, Y10
-	VMOVDQA      Y10, 352(R14)
+	VPXOR        Y14, Y15, Y15
+	VPXOR        672(R14), Y15, Y15
+	VMOVDQA      Y15, 672(R14)
+	VPOR         Y3, Y7, Y6
+	VPANDN       Y6, Y2, Y2
+	VPAND        Y2, Y1, Y6
+	VPXOR        Y6, Y13, Y13
+	VPANDN       Y3, Y12, Y12
+	VPXOR        Y9, Y12, Y6
+	VPAND        Y6, Y1, Y6
+	VPXOR        onesAVX2<>+0(SB), Y5, Y5
+	VPXOR        Y6, Y5, Y5
+	VPANDN       Y5, Y4, Y5
+	VPXOR        Y5, Y13, Y13
+	VPXOR        352(R14), Y13, Y13
+	VMOVDQA      Y13, 352(R14)
+	VPOR         Y11, Y0, Y0
+	VPAND        Y0, Y7, Y7
+	VPANDN       Y8, Y2, Y8
+	VPXOR        Y4, Y8, Y0
+	VPXOR        Y7, Y0, Y0
+	VPOR         Y2, Y9, Y9
+	VPXOR        Y3, Y9, Y9
+	VPOR         Y10, Y12, Y12
+	VPANDN       Y12, Y8, Y8
+	VPANDN       Y8, Y4, Y4
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y9, Y1, Y1
+	VPXOR        Y1, Y0, Y0
+	VPXOR        192(R14), Y0, Y0
+	VMOVDQA      Y0, 192(R14)
 	VMOVDQA      928(R13), Y0
 	VPXOR        2464(R15), Y0, Y0
 	VMOVDQA      864(R13), Y1
 	VPXOR        2336(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VPANDN       Y2, Y0, Y3
-	VMOVDQA      992(R13), Y4
-	VPXOR        1792(R15), Y4, Y4
-	VPANDN       Y4, Y3, Y5
-	VPOR         Y4, Y1, Y6
-	VMOVDQA      896(R13), Y7
-	VPXOR        2208(R15), Y7, Y7
-	VPAND        Y6, Y7, Y6
-	VPXOR        onesAVX2<>+0(SB), Y4, Y8
-	VPXOR        Y6, Y8, Y6
-	VMOVDQA      960(R13), Y9
-	VPXOR        2016(R15), Y9, Y9
-	VPANDN       Y6, Y9, Y6
-	VPXOR        Y0, Y5, Y10
-	VPXOR        Y1, Y10, Y11
-	VPOR         Y6, Y11, Y11
-	VPAND        Y11, Y7, Y11
-	VPOR         Y11, Y5, Y5
-	VPXOR        Y9, Y5, Y5
-	VPAND        Y3, Y9, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y8, Y10, Y12
-	VMOVDQA      (R13), Y13
-	VPXOR        1888(R15), Y13, Y13
-	VPANDN       Y12, Y13, Y12
-	VPXOR        Y12, Y5, Y5
-	VPOR         Y7, Y3, Y12
-	VPANDN       Y12, Y4, Y12
-	VPXOR        Y12, Y2, Y12
-	VPAND        Y8, Y2, Y2
-	VPOR         Y3, Y2, Y3
-	VPXOR        Y7, Y3, Y8
-	VPANDN       Y12, Y8, Y14
-	VPANDN       Y1, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y14, Y8, Y1
-	VPOR         Y14, Y4, Y14
-	VPXOR        Y6, Y12, Y12
-	VPANDN       Y13, Y12, Y6
-	VPAND        Y6, Y7, Y15
-	VPXOR        Y15, Y14, Y14
-	VPANDN       Y14, Y9, Y14
-	VPXOR        Y14, Y1, Y1
-	VPXOR        448(R14), Y1, Y15
-	VMOVDQA      Y15, 448(R14)
-	VPANDN       Y7, Y1, Y1
-	VPAND        Y1, Y9, Y1
-	VPXOR        Y8, Y13, Y8
-	VPXOR        Y1, Y8, Y8
-	VPAND        Y8, Y0, Y0
-	VPXOR        Y0, Y5, Y5
-	VPXOR        832(R14), Y5, Y5
-	VMOVDQA      Y5, 832(R14)
-	VPANDN       Y14, Y10, Y14
-	VPOR         Y9, Y2, Y2
-	VPXOR        Y2, Y12, Y0
-	VPXOR        Y3, Y0, Y0
-	VPANDN       Y0, Y4, Y4
-	VPXOR        Y4, Y14, Y14
-	VPXOR        Y11, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y14, Y6, Y6
-	VPXOR        128(R14), Y6, Y6
-	VMOVDQA      Y6, 128(R14)
-	VPANDN       Y10, Y7, Y7
-	VPXOR        Y7, Y2, Y2
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y13, Y12, Y12
-	VPXOR        640(R14), Y12, Y12
-	VMOVDQA      Y12, 640(R14)
+	VMOVDQA      992(R13), Y3
+	VPXOR        1792(R15), Y3, Y3
+	VPANDN       Y2, Y3, Y4
+	VMOVDQA      960(R13), Y5
+	VPXOR        2016(R15), Y5, Y5
+	VPOR         Y5, Y4, Y6
+	VPAND        Y2, Y1, Y7
+	VPXOR        Y3, Y0, Y8
+	VPANDN       Y8, Y7, Y9
+	VPAND        Y7, Y5, Y10
+	VPXOR        Y10, Y9, Y9
+	VMOVDQA      896(R13), Y10
+	VPXOR        2208(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      (R13), Y9
+	VPXOR        1888(R15), Y9, Y9
+	VPAND        Y6, Y9, Y11
+	VPOR         Y3, Y1, Y12
+	VPAND        Y12, Y10, Y12
+	VPXOR        onesAVX2<>+0(SB), Y3, Y13
+	VPXOR        Y12, Y13, Y13
+	VPANDN       Y13, Y5, Y14
+	VPOR         Y10, Y7, Y7
+	VPANDN       Y7, Y3, Y15
+	VPXOR        Y15, Y2, Y2
+	VPXOR        Y14, Y2, Y2
+	VPXOR        Y11, Y2, Y11
+	VPXOR        640(R14), Y11, Y11
+	VMOVDQA      Y11, 640(R14)
+	VPXOR        onesAVX2<>+0(SB), Y2, Y2
+	VPAND        Y7, Y5, Y11
+	VPOR         Y0, Y15, Y15
+	VPXOR        Y11, Y15, Y15
+	VPANDN       Y15, Y9, Y11
+	VPOR         Y8, Y11, Y8
+	VPAND        Y8, Y10, Y10
+	VPXOR        Y12, Y9, Y12
+	VPXOR        Y15, Y12, Y8
+	VPOR         Y11, Y8, Y8
+	VPAND        Y8, Y1, Y8
+	VPOR         Y3, Y8, Y3
+	VPXOR        Y7, Y3, Y3
+	VPXOR        Y10, Y3, Y3
+	VPANDN       Y12, Y15, Y15
+	VPANDN       Y6, Y15, Y6
+	VPXOR        Y3, Y6, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y7, Y4, Y7
+	VPXOR        Y8, Y7, Y7
+	VPANDN       Y3, Y5, Y3
+	VPXOR        Y3, Y7, Y7
+	VPXOR        448(R14), Y7, Y3
+	VMOVDQA      Y3, 448(R14)
+	VPXOR        Y13, Y4, Y4
+	VPXOR        Y4, Y7, Y7
+	VPANDN       Y7, Y15, Y7
+	VPXOR        Y0, Y7, Y7
+	VPANDN       Y7, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPXOR        128(R14), Y2, Y2
+	VMOVDQA      Y2, 128(R14)
+	VPANDN       Y15, Y1, Y1
+	VPXOR        Y5, Y4, Y4
+	VPXOR        Y11, Y4, Y4
+	VPXOR        Y1, Y4, Y4
+	VPXOR        832(R14), Y4, Y4
+	VMOVDQA      Y4, 832(R14)
 	ADDQ         $+8, SI
 	DECQ         DI
 	JNZ          rounds
@@ -30151,477 +25373,438 @@ rounds:
 	VPXOR        Y11, Y1, Y1
 	VPXOR        32(R13), Y1, Y1
 	VMOVDQA      Y1, 32(R13)
-	VMOVDQA      384(R14), Y0
-	VPXOR        224(R15), Y0, Y0
+	VMOVDQA      320(R14), Y0
+	VPXOR        96(R15), Y0, Y0
 	VMOVDQA      288(R14), Y1
 	VPXOR        352(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VMOVDQA      320(R14), Y3
-	VPXOR        96(R15), Y3, Y3
-	VPOR         Y0, Y3, Y4
-	VMOVDQA      224(R14), Y5
-	VPXOR        704(R15), Y5, Y5
-	VPAND        Y4, Y5, Y4
-	VPXOR        Y4, Y2, Y4
-	VPXOR        Y1, Y3, Y6
-	VPOR         Y5, Y6, Y7
-	VMOVDQA      352(R14), Y8
-	VPXOR        800(R15), Y8, Y8
-	VPANDN       Y7, Y8, Y9
-	VPXOR        Y9, Y4, Y4
-	VPXOR        Y4, Y3, Y9
-	VPANDN       Y9, Y2, Y10
-	VPAND        Y10, Y5, Y11
-	VMOVDQA      256(R14), Y12
-	VPXOR        576(R15), Y12, Y12
-	VPXOR        Y11, Y12, Y13
-	VPXOR        Y9, Y7, Y9
-	VPXOR        Y13, Y9, Y9
-	VPAND        Y9, Y1, Y1
-	VPXOR        Y7, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPXOR        onesAVX2<>+0(SB), Y10, Y7
-	VPXOR        Y1, Y7, Y7
-	VPAND        Y2, Y9, Y2
-	VPXOR        Y3, Y2, Y1
-	VPANDN       Y1, Y8, Y1
-	VPOR         Y1, Y7, Y11
-	VPOR         Y0, Y11, Y11
-	VPAND        Y13, Y12, Y13
-	VPXOR        Y13, Y4, Y13
-	VPXOR        160(R13), Y13, Y14
-	VMOVDQA      Y14, 160(R13)
-	VPXOR        Y8, Y5, Y14
-	VPXOR        Y6, Y14, Y14
-	VPOR         Y14, Y13, Y6
-	VPAND        Y6, Y8, Y8
-	VPXOR        Y8, Y11, Y11
-	VPANDN       Y11, Y5, Y8
-	VPANDN       Y7, Y12, Y12
-	VPAND        Y10, Y0, Y0
-	VPXOR        Y0, Y14, Y14
-	VPXOR        Y12, Y14, Y14
-	VPXOR        736(R13), Y14, Y7
-	VMOVDQA      Y7, 736(R13)
-	VPAND        Y13, Y14, Y7
-	VPXOR        Y9, Y7, Y7
-	VPXOR        Y1, Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPXOR        928(R13), Y7, Y7
-	VMOVDQA      Y7, 928(R13)
-	VPOR         Y4, Y14, Y14
-	VPXOR        Y9, Y14, Y9
-	VPAND        Y0, Y13, Y0
-	VPAND        Y0, Y5, Y0
-	VPXOR        Y0, Y9, Y9
-	VPAND        Y6, Y11, Y11
-	VPXOR        Y2, Y11, Y11
-	VPAND        Y11, Y5, Y5
-	VPOR         Y13, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPANDN       Y14, Y3, Y3
-	VPXOR        Y3, Y9, Y9
-	VPXOR        480(R13), Y9, Y9
-	VMOVDQA      Y9, 480(R13)
-	VMOVDQA      384(R14), Y0
-	VPXOR        192(R15), Y0, Y0
-	VPXOR        onesAVX2<>+0(SB), Y0, Y1
-	VMOVDQA      512(R14), Y2
-	VPXOR        32(R15), Y2, Y2
-	VPOR         Y0, Y2, Y3
+	VMOVDQA      224(R14), Y3
+	VPXOR        704(R15), Y3, Y3
+	VPOR         Y3, Y2, Y4
+	VMOVDQA      352(R14), Y5
+	VPXOR        800(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VMOVDQA      384(R14), Y7
+	VPXOR        224(R15), Y7, Y7
+	VPOR         Y0, Y7, Y8
+	VPAND        Y8, Y3, Y8
+	VPXOR        Y1, Y7, Y9
+	VPXOR        Y8, Y9, Y8
+	VPXOR        Y6, Y8, Y8
+	VPXOR        Y8, Y0, Y6
+	VPANDN       Y6, Y9, Y10
+	VPAND        Y10, Y3, Y10
+	VMOVDQA      256(R14), Y11
+	VPXOR        576(R15), Y11, Y11
+	VPXOR        Y10, Y11, Y12
+	VPXOR        Y4, Y12, Y4
+	VPANDN       Y4, Y1, Y1
+	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VPXOR        Y1, Y6, Y1
+	VPANDN       Y1, Y11, Y1
+	VPXOR        Y3, Y5, Y13
+	VPXOR        Y2, Y13, Y13
+	VPXOR        Y1, Y13, Y13
+	VPXOR        Y9, Y4, Y9
+	VPANDN       Y9, Y13, Y1
+	VPANDN       Y8, Y3, Y2
+	VPOR         Y0, Y2, Y0
+	VPXOR        Y4, Y0, Y0
+	VPXOR        Y0, Y1, Y1
+	VPAND        Y0, Y5, Y5
+	VPAND        Y12, Y11, Y0
+	VPXOR        Y0, Y8, Y0
+	VPXOR        160(R13), Y0, Y4
+	VMOVDQA      Y4, 160(R13)
+	VPANDN       Y0, Y5, Y0
+	VPAND        Y0, Y3, Y0
+	VPXOR        Y0, Y1, Y0
+	VPANDN       Y0, Y11, Y0
+	VPOR         Y6, Y9, Y9
+	VPAND        Y9, Y7, Y9
+	VPXOR        Y9, Y13, Y13
+	VPXOR        736(R13), Y13, Y4
+	VMOVDQA      Y4, 736(R13)
+	VPOR         Y10, Y13, Y10
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y5, Y10, Y10
+	VPXOR        Y0, Y10, Y10
+	VPXOR        928(R13), Y10, Y10
+	VMOVDQA      Y10, 928(R13)
+	VPOR         Y5, Y1, Y0
+	VPANDN       Y13, Y6, Y6
+	VPANDN       Y6, Y11, Y11
+	VPXOR        Y11, Y0, Y0
+	VPXOR        Y5, Y8, Y8
+	VPANDN       Y1, Y12, Y12
+	VPXOR        Y8, Y12, Y12
+	VPANDN       Y12, Y7, Y7
+	VPXOR        Y7, Y8, Y8
+	VPAND        Y8, Y3, Y3
+	VPXOR        Y3, Y0, Y0
+	VPXOR        480(R13), Y0, Y0
+	VMOVDQA      Y0, 480(R13)
+	VMOVDQA      352(R14), Y0
+	VPXOR        480(R15), Y0, Y0
+	VMOVDQA      416(R14), Y1
+	VPXOR        832(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VPANDN       Y1, Y2, Y3
 	VMOVDQA      448(R14), Y4
 	VPXOR        608(R15), Y4, Y4
-	VPOR         Y3, Y4, Y5
-	VMOVDQA      480(R14), Y6
-	VPXOR        384(R15), Y6, Y6
-	VPANDN       Y5, Y6, Y7
-	VPANDN       Y0, Y4, Y8
-	VPXOR        Y8, Y3, Y3
-	VPXOR        Y7, Y3, Y8
-	VPOR         Y1, Y8, Y9
-	VPANDN       Y8, Y4, Y10
-	VPXOR        Y6, Y10, Y10
-	VPAND        Y5, Y10, Y5
-	VPXOR        Y9, Y5, Y5
-	VMOVDQA      352(R14), Y11
-	VPXOR        480(R15), Y11, Y11
-	VPANDN       Y5, Y11, Y5
-	VPXOR        Y5, Y9, Y9
-	VPAND        Y10, Y2, Y5
-	VPXOR        Y5, Y1, Y5
-	VPXOR        Y3, Y5, Y12
-	VPANDN       Y12, Y10, Y10
-	VMOVDQA      416(R14), Y13
-	VPXOR        832(R15), Y13, Y13
-	VPAND        Y10, Y13, Y10
-	VPXOR        Y10, Y4, Y10
-	VPANDN       Y6, Y13, Y14
-	VPOR         Y12, Y14, Y12
-	VPANDN       Y12, Y4, Y12
-	VPXOR        Y12, Y10, Y10
-	VPAND        Y10, Y11, Y12
-	VPANDN       Y5, Y13, Y5
-	VPXOR        Y5, Y8, Y8
-	VPXOR        Y12, Y8, Y5
-	VPXOR        (R13), Y5, Y15
-	VMOVDQA      Y15, (R13)
-	VPANDN       Y5, Y12, Y12
-	VPXOR        Y9, Y12, Y12
-	VPXOR        Y7, Y5, Y15
-	VPXOR        Y14, Y15, Y15
-	VPANDN       Y15, Y13, Y14
-	VPXOR        Y14, Y12, Y12
-	VPXOR        Y2, Y5, Y5
-	VPANDN       Y11, Y4, Y2
-	VPXOR        Y2, Y5, Y5
-	VPXOR        Y11, Y4, Y11
-	VPOR         Y6, Y11, Y2
-	VPANDN       Y2, Y0, Y2
-	VPXOR        Y2, Y5, Y5
-	VPANDN       Y9, Y13, Y9
-	VPXOR        Y9, Y5, Y9
-	VPXOR        288(R13), Y9, Y2
-	VMOVDQA      Y2, 288(R13)
-	VPXOR        Y6, Y9, Y2
-	VPAND        Y8, Y2, Y2
-	VPANDN       Y15, Y5, Y5
-	VPXOR        Y11, Y5, Y5
-	VPAND        Y5, Y4, Y5
-	VPXOR        Y5, Y2, Y2
-	VPAND        Y2, Y0, Y0
-	VPXOR        Y0, Y12, Y12
-	VPXOR        800(R13), Y12, Y0
+	VPXOR        Y4, Y3, Y3
+	VMOVDQA      480(R14), Y5
+	VPXOR        384(R15), Y5, Y5
+	VPANDN       Y3, Y5, Y6
+	VPXOR        Y6, Y2, Y2
+	VPXOR        Y5, Y2, Y7
+	VPOR         Y0, Y7, Y7
+	VPANDN       Y7, Y6, Y6
+	VMOVDQA      384(R14), Y8
+	VPXOR        192(R15), Y8, Y8
+	VPXOR        Y8, Y6, Y9
+	VPAND        Y3, Y4, Y10
+	VPXOR        Y10, Y7, Y7
+	VPAND        Y7, Y8, Y7
+	VPXOR        Y7, Y2, Y2
+	VPXOR        onesAVX2<>+0(SB), Y2, Y7
+	VPANDN       Y7, Y4, Y4
+	VPXOR        Y4, Y9, Y9
+	VPOR         Y7, Y3, Y10
+	VPAND        Y10, Y5, Y10
+	VPXOR        Y10, Y2, Y11
+	VPAND        Y11, Y0, Y11
+	VPXOR        Y11, Y9, Y9
+	VMOVDQA      512(R14), Y11
+	VPXOR        32(R15), Y11, Y11
+	VPANDN       Y9, Y11, Y12
+	VPXOR        Y12, Y2, Y2
+	VPXOR        288(R13), Y2, Y12
+	VMOVDQA      Y12, 288(R13)
+	VPOR         Y9, Y2, Y2
+	VPANDN       Y2, Y4, Y4
+	VPXOR        Y3, Y4, Y4
+	VPOR         Y9, Y6, Y6
+	VPXOR        Y10, Y6, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y0, Y4, Y4
+	VPANDN       Y4, Y11, Y0
+	VPANDN       Y2, Y1, Y1
+	VPXOR        Y1, Y7, Y1
+	VPAND        Y1, Y8, Y8
+	VPOR         Y7, Y5, Y5
+	VPXOR        Y3, Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPXOR        Y0, Y5, Y5
+	VPXOR        800(R13), Y5, Y0
 	VMOVDQA      Y0, 800(R13)
-	VPANDN       Y1, Y11, Y11
-	VPAND        Y11, Y6, Y6
-	VPXOR        Y8, Y10, Y8
-	VPXOR        Y6, Y8, Y8
-	VPANDN       Y8, Y13, Y13
-	VPXOR        Y7, Y12, Y12
-	VPXOR        Y10, Y12, Y10
-	VPANDN       Y12, Y3, Y3
-	VPXOR        Y9, Y3, Y3
-	VPAND        Y3, Y4, Y4
-	VPXOR        Y4, Y10, Y10
-	VPXOR        Y13, Y10, Y10
-	VPXOR        608(R13), Y10, Y10
-	VMOVDQA      Y10, 608(R13)
+	VPXOR        Y11, Y5, Y5
+	VPXOR        Y4, Y5, Y5
+	VPXOR        608(R13), Y5, Y5
+	VMOVDQA      Y5, 608(R13)
+	VPANDN       Y11, Y9, Y9
+	VPXOR        Y7, Y9, Y9
+	VPXOR        (R13), Y9, Y9
+	VMOVDQA      Y9, (R13)
 	VMOVDQA      608(R14), Y0
 	VPXOR        2368(R15), Y0, Y0
-	VMOVDQA      480(R14), Y1
-	VPXOR        2176(R15), Y1, Y1
-	VPXOR        Y1, Y0, Y2
-	VMOVDQA      544(R14), Y3
-	VPXOR        1856(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y4
-	VPAND        Y4, Y1, Y4
-	VPOR         Y2, Y3, Y5
-	VMOVDQA      640(R14), Y6
-	VPXOR        2624(R15), Y6, Y6
-	VPANDN       Y5, Y6, Y7
-	VPOR         Y0, Y7, Y8
-	VPXOR        Y8, Y3, Y9
-	VPOR         Y1, Y9, Y9
-	VPANDN       Y6, Y0, Y10
-	VPXOR        onesAVX2<>+0(SB), Y10, Y11
-	VPXOR        Y4, Y11, Y12
-	VMOVDQA      512(R14), Y13
-	VPXOR        2528(R15), Y13, Y13
-	VPAND        Y12, Y13, Y14
-	VPXOR        Y14, Y9, Y9
-	VPXOR        Y8, Y9, Y15
-	VPXOR        Y5, Y15, Y5
-	VPXOR        Y4, Y5, Y5
-	VPANDN       Y5, Y6, Y5
-	VPANDN       Y11, Y6, Y11
-	VPXOR        Y11, Y15, Y15
-	VPANDN       Y14, Y0, Y14
-	VPXOR        Y7, Y2, Y7
-	VPANDN       Y8, Y3, Y8
-	VPXOR        Y8, Y10, Y8
-	VPAND        Y8, Y13, Y8
-	VPXOR        Y8, Y7, Y7
-	VMOVDQA      576(R14), Y8
-	VPXOR        2048(R15), Y8, Y8
-	VPAND        Y9, Y8, Y9
-	VPXOR        Y9, Y7, Y7
-	VPXOR        64(R13), Y7, Y11
-	VMOVDQA      Y11, 64(R13)
-	VPOR         Y1, Y7, Y1
-	VPXOR        Y13, Y1, Y11
-	VPXOR        Y14, Y11, Y11
-	VPAND        Y11, Y3, Y14
-	VPOR         Y9, Y10, Y10
-	VPXOR        Y2, Y10, Y10
-	VPXOR        Y14, Y10, Y10
-	VPXOR        Y11, Y10, Y14
-	VMOVDQA      Y9, (R12)
-	VPAND        Y14, Y13, Y9
-	VPXOR        Y9, Y15, Y15
-	VPAND        Y11, Y15, Y11
-	VPANDN       Y3, Y9, Y9
-	VPANDN       Y9, Y0, Y9
-	VPXOR        Y9, Y14, Y9
-	VPXOR        Y9, Y11, Y11
-	VPXOR        Y5, Y11, Y5
-	VPAND        Y5, Y8, Y5
-	VPAND        Y9, Y6, Y6
-	VPXOR        Y2, Y4, Y4
-	VPXOR        Y13, Y4, Y4
-	VPXOR        Y6, Y4, Y4
-	VPXOR        Y5, Y4, Y4
-	VPXOR        224(R13), Y4, Y2
-	VMOVDQA      Y2, 224(R13)
-	VPANDN       Y7, Y13, Y7
-	VPANDN       Y15, Y8, Y8
-	VPXOR        Y8, Y10, Y10
-	VPXOR        768(R13), Y10, Y2
-	VMOVDQA      Y2, 768(R13)
-	VPXOR        Y4, Y1, Y1
-	VPXOR        Y10, Y1, Y1
-	VPXOR        Y7, Y1, Y1
-	VPOR         Y12, Y14, Y14
-	VPANDN       Y14, Y7, Y7
-	VMOVDQA      (R12), Y2
-	VPXOR        Y2, Y11, Y11
-	VPAND        Y11, Y13, Y13
-	VPXOR        Y13, Y7, Y7
-	VPANDN       Y7, Y0, Y0
-	VPXOR        Y0, Y1, Y1
-	VPXOR        416(R13), Y1, Y1
-	VMOVDQA      Y1, 416(R13)
-	VMOVDQA      608(R14), Y0
-	VPXOR        1824(R15), Y0, Y0
-	VMOVDQA      736(R14), Y1
-	VPXOR        1920(R15), Y1, Y1
-	VPAND        Y1, Y0, Y2
-	VMOVDQA      640(R14), Y3
-	VPXOR        2144(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y2
-	VPXOR        Y0, Y1, Y4
-	VMOVDQA      672(R14), Y5
-	VPXOR        2496(R15), Y5, Y5
-	VPANDN       Y4, Y5, Y6
-	VPXOR        Y6, Y2, Y7
-	VPOR         Y5, Y7, Y8
-	VPXOR        Y4, Y8, Y9
-	VMOVDQA      704(R14), Y10
-	VPXOR        2304(R15), Y10, Y10
-	VPANDN       Y9, Y10, Y11
-	VPXOR        Y11, Y7, Y11
-	VPANDN       Y9, Y11, Y12
-	VPOR         Y3, Y4, Y4
-	VPAND        Y4, Y1, Y4
-	VPAND        Y7, Y3, Y7
-	VPXOR        Y5, Y9, Y9
-	VPXOR        Y10, Y9, Y13
-	VPXOR        Y7, Y13, Y7
-	VPXOR        Y7, Y5, Y14
-	VPANDN       Y4, Y14, Y14
-	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VMOVDQA      640(R14), Y1
+	VPXOR        2624(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VMOVDQA      480(R14), Y3
+	VPXOR        2176(R15), Y3, Y3
+	VPXOR        Y0, Y3, Y4
+	VMOVDQA      544(R14), Y5
+	VPXOR        1856(R15), Y5, Y5
+	VPOR         Y4, Y5, Y6
 	VPANDN       Y6, Y1, Y6
-	VPXOR        Y6, Y14, Y6
-	VPXOR        Y6, Y12, Y15
+	VPOR         Y0, Y6, Y7
+	VPANDN       Y7, Y5, Y8
+	VPXOR        Y8, Y2, Y9
+	VMOVDQA      512(R14), Y10
+	VPXOR        2528(R15), Y10, Y10
+	VPAND        Y9, Y10, Y9
+	VPXOR        Y6, Y4, Y6
+	VPXOR        Y9, Y6, Y6
+	VPXOR        Y4, Y6, Y9
+	VPXOR        Y5, Y7, Y7
+	VPOR         Y3, Y7, Y7
+	VMOVDQA      576(R14), Y11
+	VPXOR        2048(R15), Y11, Y11
+	VPXOR        Y7, Y11, Y12
+	VPAND        Y12, Y9, Y13
+	VPANDN       Y13, Y1, Y13
+	VPXOR        Y4, Y5, Y14
+	VPXOR        Y13, Y14, Y13
+	VPAND        Y13, Y0, Y13
+	VPXOR        Y13, Y12, Y12
+	VPAND        Y14, Y3, Y13
+	VPXOR        onesAVX2<>+0(SB), Y2, Y2
+	VPXOR        Y13, Y2, Y2
+	VPXOR        Y2, Y12, Y13
+	VPAND        Y2, Y10, Y2
+	VPXOR        Y2, Y7, Y7
+	VPAND        Y7, Y11, Y2
+	VPXOR        Y2, Y6, Y6
+	VPXOR        64(R13), Y6, Y2
+	VMOVDQA      Y2, 64(R13)
+	VPXOR        onesAVX2<>+0(SB), Y6, Y2
+	VPAND        Y2, Y1, Y15
+	VPXOR        Y15, Y13, Y13
+	VPXOR        Y5, Y1, Y5
+	VPANDN       Y12, Y5, Y15
 	VPANDN       Y15, Y3, Y15
-	VPOR         Y10, Y1, Y1
-	VPANDN       Y1, Y5, Y5
-	VPXOR        onesAVX2<>+0(SB), Y13, Y1
-	VPXOR        Y5, Y1, Y1
-	VPAND        Y8, Y0, Y0
+	VPXOR        Y15, Y13, Y15
+	VPANDN       Y15, Y10, Y15
+	VPXOR        Y15, Y12, Y12
+	VPXOR        768(R13), Y12, Y15
+	VMOVDQA      Y15, 768(R13)
+	VPOR         Y8, Y14, Y14
+	VPXOR        Y1, Y14, Y14
+	VPANDN       Y11, Y10, Y1
+	VPXOR        Y1, Y14, Y1
+	VPANDN       Y7, Y5, Y5
+	VPANDN       Y5, Y9, Y9
+	VPANDN       Y2, Y4, Y4
+	VPXOR        Y3, Y4, Y3
+	VPAND        Y3, Y10, Y3
+	VPXOR        Y3, Y9, Y9
+	VPANDN       Y9, Y11, Y11
+	VPXOR        Y11, Y1, Y1
+	VPXOR        416(R13), Y1, Y2
+	VMOVDQA      Y2, 416(R13)
+	VPXOR        Y1, Y12, Y12
+	VPAND        Y14, Y12, Y14
+	VPAND        Y13, Y14, Y14
+	VPANDN       Y14, Y0, Y0
 	VPXOR        Y4, Y12, Y12
-	VPAND        Y12, Y10, Y5
-	VPXOR        Y5, Y0, Y0
-	VPOR         Y14, Y0, Y14
-	VPAND        Y14, Y3, Y14
-	VPANDN       Y14, Y1, Y5
-	VPXOR        Y2, Y5, Y5
-	VPXOR        Y15, Y5, Y5
-	VMOVDQA      768(R14), Y8
-	VPXOR        2400(R15), Y8, Y8
-	VPANDN       Y5, Y8, Y5
-	VPANDN       Y11, Y0, Y15
-	VPXOR        Y9, Y15, Y15
-	VPAND        Y0, Y8, Y0
-	VPXOR        Y15, Y0, Y9
-	VPXOR        Y10, Y9, Y9
+	VPAND        Y6, Y10, Y10
+	VPXOR        Y10, Y12, Y12
+	VPXOR        Y0, Y12, Y12
+	VPXOR        224(R13), Y12, Y12
+	VMOVDQA      Y12, 224(R13)
+	VMOVDQA      768(R14), Y0
+	VPXOR        2400(R15), Y0, Y0
+	VMOVDQA      640(R14), Y1
+	VPXOR        2144(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      672(R14), Y3
+	VPXOR        2496(R15), Y3, Y3
+	VPXOR        onesAVX2<>+0(SB), Y3, Y4
+	VMOVDQA      736(R14), Y5
+	VPXOR        1920(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VPXOR        Y6, Y2, Y2
+	VPOR         Y1, Y2, Y7
+	VPANDN       Y7, Y4, Y8
+	VPANDN       Y8, Y5, Y9
+	VPXOR        Y9, Y4, Y9
+	VMOVDQA      608(R14), Y10
+	VPXOR        1824(R15), Y10, Y10
+	VPAND        Y9, Y10, Y9
+	VPXOR        Y9, Y2, Y9
+	VPXOR        Y9, Y3, Y3
+	VPXOR        Y5, Y3, Y11
+	VPXOR        Y11, Y4, Y4
+	VPOR         Y2, Y4, Y12
+	VPAND        Y12, Y0, Y12
+	VPAND        Y7, Y10, Y7
+	VPXOR        Y7, Y11, Y13
+	VPXOR        Y12, Y13, Y14
+	VMOVDQA      704(R14), Y15
+	VPXOR        2304(R15), Y15, Y15
+	VPAND        Y14, Y15, Y14
 	VPXOR        Y14, Y9, Y9
-	VPXOR        Y5, Y9, Y9
 	VPXOR        896(R13), Y9, Y9
 	VMOVDQA      Y9, 896(R13)
-	VPAND        Y15, Y3, Y3
-	VPOR         Y11, Y13, Y13
-	VPOR         Y12, Y13, Y13
-	VPXOR        Y3, Y13, Y13
-	VPAND        Y13, Y8, Y13
-	VPXOR        Y13, Y1, Y1
-	VPXOR        96(R13), Y1, Y1
-	VMOVDQA      Y1, 96(R13)
-	VPAND        Y6, Y8, Y8
-	VPAND        Y4, Y2, Y2
-	VPANDN       Y2, Y10, Y10
-	VPXOR        Y10, Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPXOR        320(R13), Y7, Y7
-	VMOVDQA      Y7, 320(R13)
-	VPXOR        Y0, Y11, Y11
-	VPXOR        576(R13), Y11, Y11
-	VMOVDQA      Y11, 576(R13)
-	VMOVDQA      736(R14), Y0
-	VPXOR        2272(R15), Y0, Y0
-	VPAND        Y0, Y0, Y1
-	VMOVDQA      800(R14), Y2
-	VPXOR        2112(R15), Y2, Y2
-	VMOVDQA      768(R14), Y3
-	VPXOR        2432(R15), Y3, Y3
-	VPOR         Y3, Y2, Y4
+	VPANDN       Y10, Y12, Y12
+	VPXOR        Y8, Y12, Y12
+	VPAND        Y12, Y10, Y8
+	VPANDN       Y13, Y10, Y13
+	VPOR         Y13, Y5, Y9
+	VPXOR        Y9, Y4, Y4
+	VPXOR        Y4, Y8, Y8
+	VPAND        Y12, Y3, Y3
+	VPOR         Y6, Y15, Y6
+	VPXOR        Y6, Y3, Y14
+	VPANDN       Y14, Y15, Y14
+	VPXOR        Y14, Y8, Y8
+	VPAND        Y8, Y0, Y8
+	VPAND        Y12, Y1, Y12
+	VPANDN       Y4, Y10, Y10
+	VPXOR        Y10, Y12, Y10
+	VPANDN       Y10, Y0, Y10
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPXOR        96(R13), Y6, Y6
+	VMOVDQA      Y6, 96(R13)
+	VPXOR        Y2, Y7, Y7
+	VPAND        Y7, Y15, Y7
+	VPANDN       Y11, Y1, Y1
+	VPXOR        Y4, Y1, Y1
+	VPXOR        Y7, Y1, Y1
+	VPAND        Y1, Y5, Y5
+	VPAND        Y15, Y15, Y1
+	VPOR         Y12, Y3, Y3
+	VPXOR        Y0, Y3, Y3
+	VPXOR        Y1, Y3, Y3
+	VPXOR        Y5, Y3, Y3
+	VPXOR        320(R13), Y3, Y3
+	VMOVDQA      Y3, 320(R13)
+	VPXOR        Y2, Y13, Y13
+	VPXOR        Y12, Y13, Y13
+	VPAND        Y9, Y15, Y15
+	VPXOR        Y15, Y13, Y13
+	VPXOR        576(R13), Y13, Y13
+	VMOVDQA      Y13, 576(R13)
+	VMOVDQA      768(R14), Y0
+	VPXOR        2432(R15), Y0, Y0
+	VMOVDQA      896(R14), Y1
+	VPXOR        2560(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      832(R14), Y3
+	VPXOR        2656(R15), Y3, Y3
+	VPANDN       Y3, Y2, Y4
 	VMOVDQA      864(R14), Y5
 	VPXOR        1952(R15), Y5, Y5
-	VPXOR        Y5, Y4, Y4
-	VPXOR        Y1, Y4, Y6
-	VPOR         Y2, Y5, Y7
-	VMOVDQA      832(R14), Y8
-	VPXOR        2656(R15), Y8, Y8
-	VPAND        Y7, Y8, Y7
-	VPXOR        Y7, Y6, Y9
-	VPXOR        Y9, Y2, Y10
-	VPAND        Y0, Y10, Y11
-	VPAND        Y11, Y3, Y12
-	VMOVDQA      896(R14), Y13
-	VPXOR        2560(R15), Y13, Y13
-	VPXOR        Y12, Y13, Y12
-	VPOR         Y11, Y3, Y11
-	VPANDN       Y11, Y5, Y14
-	VPAND        Y14, Y8, Y14
-	VPXOR        Y14, Y12, Y12
-	VPAND        Y12, Y13, Y14
-	VPXOR        Y14, Y9, Y14
-	VPXOR        192(R13), Y14, Y15
-	VMOVDQA      Y15, 192(R13)
+	VPOR         Y4, Y5, Y6
+	VMOVDQA      800(R14), Y7
+	VPXOR        2112(R15), Y7, Y7
+	VPOR         Y0, Y7, Y8
+	VPANDN       Y2, Y3, Y9
+	VPXOR        Y9, Y8, Y8
+	VPANDN       Y8, Y5, Y9
+	VPANDN       Y2, Y7, Y10
+	VPXOR        Y10, Y4, Y11
+	VPXOR        Y9, Y11, Y11
+	VPAND        Y11, Y7, Y12
+	VPXOR        Y4, Y12, Y12
+	VPAND        Y12, Y3, Y3
 	VPXOR        Y3, Y6, Y6
-	VPAND        Y12, Y7, Y15
-	VPOR         Y15, Y6, Y6
-	VPAND        Y6, Y0, Y6
-	VPXOR        Y8, Y15, Y15
-	VPANDN       Y15, Y3, Y15
-	VPOR         Y1, Y12, Y1
-	VPANDN       Y1, Y5, Y5
-	VPXOR        Y9, Y13, Y1
-	VPXOR        Y5, Y1, Y1
-	VPXOR        Y15, Y1, Y15
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y12, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y11, Y9, Y9
-	VPAND        Y9, Y8, Y5
-	VPXOR        Y15, Y3, Y11
-	VPXOR        Y5, Y11, Y11
-	VPXOR        Y14, Y11, Y11
-	VPAND        Y11, Y2, Y11
-	VPXOR        Y11, Y15, Y11
-	VPXOR        672(R13), Y11, Y14
-	VMOVDQA      Y14, 672(R13)
-	VPAND        Y2, Y11, Y11
-	VPXOR        Y6, Y11, Y6
-	VPAND        Y6, Y13, Y6
-	VPXOR        Y12, Y9, Y12
-	VPANDN       Y9, Y4, Y4
-	VPXOR        Y7, Y4, Y4
-	VPANDN       Y4, Y3, Y4
-	VPXOR        Y4, Y12, Y2
-	VPXOR        Y6, Y2, Y2
-	VPXOR        992(R13), Y2, Y2
-	VMOVDQA      Y2, 992(R13)
-	VPANDN       Y15, Y4, Y15
+	VPXOR        Y3, Y8, Y3
+	VPANDN       Y3, Y1, Y4
+	VPOR         Y8, Y5, Y5
+	VPANDN       Y0, Y7, Y8
+	VPXOR        Y8, Y5, Y8
+	VPXOR        Y4, Y8, Y8
+	VMOVDQA      736(R14), Y4
+	VPXOR        2272(R15), Y4, Y4
+	VPANDN       Y8, Y4, Y12
+	VPXOR        Y12, Y11, Y12
+	VPXOR        992(R13), Y12, Y13
+	VMOVDQA      Y13, 992(R13)
+	VPXOR        Y12, Y8, Y13
+	VPXOR        Y13, Y6, Y14
+	VPANDN       Y6, Y1, Y6
+	VPOR         Y6, Y14, Y14
+	VPAND        Y14, Y4, Y14
+	VPXOR        Y3, Y10, Y15
 	VPXOR        Y6, Y15, Y15
-	VPAND        Y15, Y8, Y8
-	VPXOR        onesAVX2<>+0(SB), Y10, Y10
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y13, Y10, Y10
-	VPXOR        Y8, Y10, Y10
-	VPOR         Y12, Y5, Y5
-	VPXOR        Y11, Y5, Y5
-	VPAND        Y1, Y4, Y4
-	VPANDN       Y4, Y3, Y3
-	VPXOR        Y3, Y5, Y5
-	VPAND        Y5, Y0, Y0
-	VPXOR        Y0, Y10, Y10
-	VPXOR        352(R13), Y10, Y10
-	VMOVDQA      Y10, 352(R13)
+	VPXOR        Y14, Y15, Y15
+	VPXOR        672(R13), Y15, Y15
+	VMOVDQA      Y15, 672(R13)
+	VPOR         Y3, Y7, Y6
+	VPANDN       Y6, Y2, Y2
+	VPAND        Y2, Y1, Y6
+	VPXOR        Y6, Y13, Y13
+	VPANDN       Y3, Y12, Y12
+	VPXOR        Y9, Y12, Y6
+	VPAND        Y6, Y1, Y6
+	VPXOR        onesAVX2<>+0(SB), Y5, Y5
+	VPXOR        Y6, Y5, Y5
+	VPANDN       Y5, Y4, Y5
+	VPXOR        Y5, Y13, Y13
+	VPXOR        352(R13), Y13, Y13
+	VMOVDQA      Y13, 352(R13)
+	VPOR         Y11, Y0, Y0
+	VPAND        Y0, Y7, Y7
+	VPANDN       Y8, Y2, Y8
+	VPXOR        Y4, Y8, Y0
+	VPXOR        Y7, Y0, Y0
+	VPOR         Y2, Y9, Y9
+	VPXOR        Y3, Y9, Y9
+	VPOR         Y10, Y12, Y12
+	VPANDN       Y12, Y8, Y8
+	VPANDN       Y8, Y4, Y4
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y9, Y1, Y1
+	VPXOR        Y1, Y0, Y0
+	VPXOR        192(R13), Y0, Y0
+	VMOVDQA      Y0, 192(R13)
 	VMOVDQA      928(R14), Y0
 	VPXOR        2464(R15), Y0, Y0
 	VMOVDQA      864(R14), Y1
 	VPXOR        2336(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VPANDN       Y2, Y0, Y3
-	VMOVDQA      992(R14), Y4
-	VPXOR        1792(R15), Y4, Y4
-	VPANDN       Y4, Y3, Y5
-	VPOR         Y4, Y1, Y6
-	VMOVDQA      896(R14), Y7
-	VPXOR        2208(R15), Y7, Y7
-	VPAND        Y6, Y7, Y6
-	VPXOR        onesAVX2<>+0(SB), Y4, Y8
-	VPXOR        Y6, Y8, Y6
-	VMOVDQA      960(R14), Y9
-	VPXOR        2016(R15), Y9, Y9
-	VPANDN       Y6, Y9, Y6
-	VPXOR        Y0, Y5, Y10
-	VPXOR        Y1, Y10, Y11
-	VPOR         Y6, Y11, Y11
-	VPAND        Y11, Y7, Y11
-	VPOR         Y11, Y5, Y5
-	VPXOR        Y9, Y5, Y5
-	VPAND        Y3, Y9, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y8, Y10, Y12
-	VMOVDQA      (R14), Y13
-	VPXOR        1888(R15), Y13, Y13
-	VPANDN       Y12, Y13, Y12
-	VPXOR        Y12, Y5, Y5
-	VPOR         Y7, Y3, Y12
-	VPANDN       Y12, Y4, Y12
-	VPXOR        Y12, Y2, Y12
-	VPAND        Y8, Y2, Y2
-	VPOR         Y3, Y2, Y3
-	VPXOR        Y7, Y3, Y8
-	VPANDN       Y12, Y8, Y14
-	VPANDN       Y1, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y14, Y8, Y1
-	VPOR         Y14, Y4, Y14
-	VPXOR        Y6, Y12, Y12
-	VPANDN       Y13, Y12, Y6
-	VPAND        Y6, Y7, Y15
-	VPXOR        Y15, Y14, Y14
-	VPANDN       Y14, Y9, Y14
-	VPXOR        Y14, Y1, Y1
-	VPXOR        448(R13), Y1, Y15
-	VMOVDQA      Y15, 448(R13)
-	VPANDN       Y7, Y1, Y1
-	VPAND        Y1, Y9, Y1
-	VPXOR        Y8, Y13, Y8
-	VPXOR        Y1, Y8, Y8
-	VPAND        Y8, Y0, Y0
-	VPXOR        Y0, Y5, Y5
-	VPXOR        832(R13), Y5, Y5
-	VMOVDQA      Y5, 832(R13)
-	VPANDN       Y14, Y10, Y14
-	VPOR         Y9, Y2, Y2
-	VPXOR        Y2, Y12, Y0
-	VPXOR        Y3, Y0, Y0
-	VPANDN       Y0, Y4, Y4
-	VPXOR        Y4, Y14, Y14
-	VPXOR        Y11, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y14, Y6, Y6
-	VPXOR        128(R13), Y6, Y6
-	VMOVDQA      Y6, 128(R13)
-	VPANDN       Y10, Y7, Y7
-	VPXOR        Y7, Y2, Y2
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y13, Y12, Y12
-	VPXOR        640(R13), Y12, Y12
-	VMOVDQA      Y12, 640(R13)
+	VMOVDQA      992(R14), Y3
+	VPXOR        1792(R15), Y3, Y3
+	VPANDN       Y2, Y3, Y4
+	VMOVDQA      960(R14), Y5
+	VPXOR        2016(R15), Y5, Y5
+	VPOR         Y5, Y4, Y6
+	VPAND        Y2, Y1, Y7
+	VPXOR        Y3, Y0, Y8
+	VPANDN       Y8, Y7, Y9
+	VPAND        Y7, Y5, Y10
+	VPXOR        Y10, Y9, Y9
+	VMOVDQA      896(R14), Y10
+	VPXOR        2208(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      (R14), Y9
+	VPXOR        1888(R15), Y9, Y9
+	VPAND        Y6, Y9, Y11
+	VPOR         Y3, Y1, Y12
+	VPAND        Y12, Y10, Y12
+	VPXOR        onesAVX2<>+0(SB), Y3, Y13
+	VPXOR        Y12, Y13, Y13
+	VPANDN       Y13, Y5, Y14
+	VPOR         Y10, Y7, Y7
+	VPANDN       Y7, Y3, Y15
+	VPXOR        Y15, Y2, Y2
+	VPXOR        Y14, Y2, Y2
+	VPXOR        Y11, Y2, Y11
+	VPXOR        640(R13), Y11, Y11
+	VMOVDQA      Y11, 640(R13)
+	VPXOR        onesAVX2<>+0(SB), Y2, Y2
+	VPAND        Y7, Y5, Y11
+	VPOR         Y0, Y15, Y15
+	VPXOR        Y11, Y15, Y15
+	VPANDN       Y15, Y9, Y11
+	VPOR         Y8, Y11, Y8
+	VPAND        Y8, Y10, Y10
+	VPXOR        Y12, Y9, Y12
+	VPXOR        Y15, Y12, Y8
+	VPOR         Y11, Y8, Y8
+	VPAND        Y8, Y1, Y8
+	VPOR         Y3, Y8, Y3
+	VPXOR        Y7, Y3, Y3
+	VPXOR        Y10, Y3, Y3
+	VPANDN       Y12, Y15, Y15
+	VPANDN       Y6, Y15, Y6
+	VPXOR        Y3, Y6, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y7, Y4, Y7
+	VPXOR        Y8, Y7, Y7
+	VPANDN       Y3, Y5, Y3
+	VPXOR        Y3, Y7, Y7
+	VPXOR        448(R13), Y7, Y3
+	VMOVDQA      Y3, 448(R13)
+	VPXOR        Y13, Y4, Y4
+	VPXOR        Y4, Y7, Y7
+	VPANDN       Y7, Y15, Y7
+	VPXOR        Y0, Y7, Y7
+	VPANDN       Y7, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPXOR        128(R13), Y2, Y2
+	VMOVDQA      Y2, 128(R13)
+	VPANDN       Y15, Y1, Y1
+	VPXOR        Y5, Y4, Y4
+	VPXOR        Y11, Y4, Y4
+	VPXOR        Y1, Y4, Y4
+	VPXOR        832(R13), Y4, Y4
+	VMOVDQA      Y4, 832(R13)
 	MOVL         4(SI), R15
 	ADDQ         AX, R15
 	VMOVDQA      64(R13), Y0
@@ -30773,477 +25956,438 @@ rounds:
 	VPXOR        Y11, Y1, Y1
 	VPXOR        32(R14), Y1, Y1
 	VMOVDQA      Y1, 32(R14)
-	VMOVDQA      384(R13), Y0
-	VPXOR        224(R15), Y0, Y0
+	VMOVDQA      320(R13), Y0
+	VPXOR        96(R15), Y0, Y0
 	VMOVDQA      288(R13), Y1
 	VPXOR        352(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VMOVDQA      320(R13), Y3
-	VPXOR        96(R15), Y3, Y3
-	VPOR         Y0, Y3, Y4
-	VMOVDQA      224(R13), Y5
-	VPXOR        704(R15), Y5, Y5
-	VPAND        Y4, Y5, Y4
-	VPXOR        Y4, Y2, Y4
-	VPXOR        Y1, Y3, Y6
-	VPOR         Y5, Y6, Y7
-	VMOVDQA      352(R13), Y8
-	VPXOR        800(R15), Y8, Y8
-	VPANDN       Y7, Y8, Y9
-	VPXOR        Y9, Y4, Y4
-	VPXOR        Y4, Y3, Y9
-	VPANDN       Y9, Y2, Y10
-	VPAND        Y10, Y5, Y11
-	VMOVDQA      256(R13), Y12
-	VPXOR        576(R15), Y12, Y12
-	VPXOR        Y11, Y12, Y13
-	VPXOR        Y9, Y7, Y9
-	VPXOR        Y13, Y9, Y9
-	VPAND        Y9, Y1, Y1
-	VPXOR        Y7, Y10, Y10
-	VPXOR        Y11, Y10, Y10
-	VPXOR        onesAVX2<>+0(SB), Y10, Y7
-	VPXOR        Y1, Y7, Y7
-	VPAND        Y2, Y9, Y2
-	VPXOR        Y3, Y2, Y1
-	VPANDN       Y1, Y8, Y1
-	VPOR         Y1, Y7, Y11
-	VPOR         Y0, Y11, Y11
-	VPAND        Y13, Y12, Y13
-	VPXOR        Y13, Y4, Y13
-	VPXOR        160(R14), Y13, Y14
-	VMOVDQA      Y14, 160(R14)
-	VPXOR        Y8, Y5, Y14
-	VPXOR        Y6, Y14, Y14
-	VPOR         Y14, Y13, Y6
-	VPAND        Y6, Y8, Y8
-	VPXOR        Y8, Y11, Y11
-	VPANDN       Y11, Y5, Y8
-	VPANDN       Y7, Y12, Y12
-	VPAND        Y10, Y0, Y0
-	VPXOR        Y0, Y14, Y14
-	VPXOR        Y12, Y14, Y14
-	VPXOR        736(R14), Y14, Y7
-	VMOVDQA      Y7, 736(R14)
-	VPAND        Y13, Y14, Y7
-	VPXOR        Y9, Y7, Y7
-	VPXOR        Y1, Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPXOR        928(R14), Y7, Y7
-	VMOVDQA      Y7, 928(R14)
-	VPOR         Y4, Y14, Y14
-	VPXOR        Y9, Y14, Y9
-	VPAND        Y0, Y13, Y0
-	VPAND        Y0, Y5, Y0
-	VPXOR        Y0, Y9, Y9
-	VPAND        Y6, Y11, Y11
-	VPXOR        Y2, Y11, Y11
-	VPAND        Y11, Y5, Y5
-	VPOR         Y13, Y14, Y14
-	VPXOR        Y5, Y14, Y14
-	VPANDN       Y14, Y3, Y3
-	VPXOR        Y3, Y9, Y9
-	VPXOR        480(R14), Y9, Y9
-	VMOVDQA      Y9, 480(R14)
-	VMOVDQA      384(R13), Y0
-	VPXOR        192(R15), Y0, Y0
-	VPXOR        onesAVX2<>+0(SB), Y0, Y1
-	VMOVDQA      512(R13), Y2
-	VPXOR        32(R15), Y2, Y2
-	VPOR         Y0, Y2, Y3
+	VMOVDQA      224(R13), Y3
+	VPXOR        704(R15), Y3, Y3
+	VPOR         Y3, Y2, Y4
+	VMOVDQA      352(R13), Y5
+	VPXOR        800(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VMOVDQA      384(R13), Y7
+	VPXOR        224(R15), Y7, Y7
+	VPOR         Y0, Y7, Y8
+	VPAND        Y8, Y3, Y8
+	VPXOR        Y1, Y7, Y9
+	VPXOR        Y8, Y9, Y8
+	VPXOR        Y6, Y8, Y8
+	VPXOR        Y8, Y0, Y6
+	VPANDN       Y6, Y9, Y10
+	VPAND        Y10, Y3, Y10
+	VMOVDQA      256(R13), Y11
+	VPXOR        576(R15), Y11, Y11
+	VPXOR        Y10, Y11, Y12
+	VPXOR        Y4, Y12, Y4
+	VPANDN       Y4, Y1, Y1
+	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VPXOR        Y1, Y6, Y1
+	VPANDN       Y1, Y11, Y1
+	VPXOR        Y3, Y5, Y13
+	VPXOR        Y2, Y13, Y13
+	VPXOR        Y1, Y13, Y13
+	VPXOR        Y9, Y4, Y9
+	VPANDN       Y9, Y13, Y1
+	VPANDN       Y8, Y3, Y2
+	VPOR         Y0, Y2, Y0
+	VPXOR        Y4, Y0, Y0
+	VPXOR        Y0, Y1, Y1
+	VPAND        Y0, Y5, Y5
+	VPAND        Y12, Y11, Y0
+	VPXOR        Y0, Y8, Y0
+	VPXOR        160(R14), Y0, Y4
+	VMOVDQA      Y4, 160(R14)
+	VPANDN       Y0, Y5, Y0
+	VPAND        Y0, Y3, Y0
+	VPXOR        Y0, Y1, Y0
+	VPANDN       Y0, Y11, Y0
+	VPOR         Y6, Y9, Y9
+	VPAND        Y9, Y7, Y9
+	VPXOR        Y9, Y13, Y13
+	VPXOR        736(R14), Y13, Y4
+	VMOVDQA      Y4, 736(R14)
+	VPOR         Y10, Y13, Y10
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y5, Y10, Y10
+	VPXOR        Y0, Y10, Y10
+	VPXOR        928(R14), Y10, Y10
+	VMOVDQA      Y10, 928(R14)
+	VPOR         Y5, Y1, Y0
+	VPANDN       Y13, Y6, Y6
+	VPANDN       Y6, Y11, Y11
+	VPXOR        Y11, Y0, Y0
+	VPXOR        Y5, Y8, Y8
+	VPANDN       Y1, Y12, Y12
+	VPXOR        Y8, Y12, Y12
+	VPANDN       Y12, Y7, Y7
+	VPXOR        Y7, Y8, Y8
+	VPAND        Y8, Y3, Y3
+	VPXOR        Y3, Y0, Y0
+	VPXOR        480(R14), Y0, Y0
+	VMOVDQA      Y0, 480(R14)
+	VMOVDQA      352(R13), Y0
+	VPXOR        480(R15), Y0, Y0
+	VMOVDQA      416(R13), Y1
+	VPXOR        832(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VPANDN       Y1, Y2, Y3
 	VMOVDQA      448(R13), Y4
 	VPXOR        608(R15), Y4, Y4
-	VPOR         Y3, Y4, Y5
-	VMOVDQA      480(R13), Y6
-	VPXOR        384(R15), Y6, Y6
-	VPANDN       Y5, Y6, Y7
-	VPANDN       Y0, Y4, Y8
-	VPXOR        Y8, Y3, Y3
-	VPXOR        Y7, Y3, Y8
-	VPOR         Y1, Y8, Y9
-	VPANDN       Y8, Y4, Y10
-	VPXOR        Y6, Y10, Y10
-	VPAND        Y5, Y10, Y5
-	VPXOR        Y9, Y5, Y5
-	VMOVDQA      352(R13), Y11
-	VPXOR        480(R15), Y11, Y11
-	VPANDN       Y5, Y11, Y5
-	VPXOR        Y5, Y9, Y9
-	VPAND        Y10, Y2, Y5
-	VPXOR        Y5, Y1, Y5
-	VPXOR        Y3, Y5, Y12
-	VPANDN       Y12, Y10, Y10
-	VMOVDQA      416(R13), Y13
-	VPXOR        832(R15), Y13, Y13
-	VPAND        Y10, Y13, Y10
-	VPXOR        Y10, Y4, Y10
-	VPANDN       Y6, Y13, Y14
-	VPOR         Y12, Y14, Y12
-	VPANDN       Y12, Y4, Y12
-	VPXOR        Y12, Y10, Y10
-	VPAND        Y10, Y11, Y12
-	VPANDN       Y5, Y13, Y5
-	VPXOR        Y5, Y8, Y8
-	VPXOR        Y12, Y8, Y5
-	VPXOR        (R14), Y5, Y15
-	VMOVDQA      Y15, (R14)
-	VPANDN       Y5, Y12, Y12
-	VPXOR        Y9, Y12, Y12
-	VPXOR        Y7, Y5, Y15
-	VPXOR        Y14, Y15, Y15
-	VPANDN       Y15, Y13, Y14
-	VPXOR        Y14, Y12, Y12
-	VPXOR        Y2, Y5, Y5
-	VPANDN       Y11, Y4, Y2
-	VPXOR        Y2, Y5, Y5
-	VPXOR        Y11, Y4, Y11
-	VPOR         Y6, Y11, Y2
-	VPANDN       Y2, Y0, Y2
-	VPXOR        Y2, Y5, Y5
-	VPANDN       Y9, Y13, Y9
-	VPXOR        Y9, Y5, Y9
-	VPXOR        288(R14), Y9, Y2
-	VMOVDQA      Y2, 288(R14)
-	VPXOR        Y6, Y9, Y2
-	VPAND        Y8, Y2, Y2
-	VPANDN       Y15, Y5, Y5
-	VPXOR        Y11, Y5, Y5
-	VPAND        Y5, Y4, Y5
-	VPXOR        Y5, Y2, Y2
-	VPAND        Y2, Y0, Y0
-	VPXOR        Y0, Y12, Y12
-	VPXOR        800(R14), Y12, Y0
+	VPXOR        Y4, Y3, Y3
+	VMOVDQA      480(R13), Y5
+	VPXOR        384(R15), Y5, Y5
+	VPANDN       Y3, Y5, Y6
+	VPXOR        Y6, Y2, Y2
+	VPXOR        Y5, Y2, Y7
+	VPOR         Y0, Y7, Y7
+	VPANDN       Y7, Y6, Y6
+	VMOVDQA      384(R13), Y8
+	VPXOR        192(R15), Y8, Y8
+	VPXOR        Y8, Y6, Y9
+	VPAND        Y3, Y4, Y10
+	VPXOR        Y10, Y7, Y7
+	VPAND        Y7, Y8, Y7
+	VPXOR        Y7, Y2, Y2
+	VPXOR        onesAVX2<>+0(SB), Y2, Y7
+	VPANDN       Y7, Y4, Y4
+	VPXOR        Y4, Y9, Y9
+	VPOR         Y7, Y3, Y10
+	VPAND        Y10, Y5, Y10
+	VPXOR        Y10, Y2, Y11
+	VPAND        Y11, Y0, Y11
+	VPXOR        Y11, Y9, Y9
+	VMOVDQA      512(R13), Y11
+	VPXOR        32(R15), Y11, Y11
+	VPANDN       Y9, Y11, Y12
+	VPXOR        Y12, Y2, Y2
+	VPXOR        288(R14), Y2, Y12
+	VMOVDQA      Y12, 288(R14)
+	VPOR         Y9, Y2, Y2
+	VPANDN       Y2, Y4, Y4
+	VPXOR        Y3, Y4, Y4
+	VPOR         Y9, Y6, Y6
+	VPXOR        Y10, Y6, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y0, Y4, Y4
+	VPANDN       Y4, Y11, Y0
+	VPANDN       Y2, Y1, Y1
+	VPXOR        Y1, Y7, Y1
+	VPAND        Y1, Y8, Y8
+	VPOR         Y7, Y5, Y5
+	VPXOR        Y3, Y5, Y5
+	VPXOR        Y8, Y5, Y5
+	VPXOR        Y0, Y5, Y5
+	VPXOR        800(R14), Y5, Y0
 	VMOVDQA      Y0, 800(R14)
-	VPANDN       Y1, Y11, Y11
-	VPAND        Y11, Y6, Y6
-	VPXOR        Y8, Y10, Y8
-	VPXOR        Y6, Y8, Y8
-	VPANDN       Y8, Y13, Y13
-	VPXOR        Y7, Y12, Y12
-	VPXOR        Y10, Y12, Y10
-	VPANDN       Y12, Y3, Y3
-	VPXOR        Y9, Y3, Y3
-	VPAND        Y3, Y4, Y4
-	VPXOR        Y4, Y10, Y10
-	VPXOR        Y13, Y10, Y10
-	VPXOR        608(R14), Y10, Y10
-	VMOVDQA      Y10, 608(R14)
+	VPXOR        Y11, Y5, Y5
+	VPXOR        Y4, Y5, Y5
+	VPXOR        608(R14), Y5, Y5
+	VMOVDQA      Y5, 608(R14)
+	VPANDN       Y11, Y9, Y9
+	VPXOR        Y7, Y9, Y9
+	VPXOR        (R14), Y9, Y9
+	VMOVDQA      Y9, (R14)
 	VMOVDQA      608(R13), Y0
 	VPXOR        2368(R15), Y0, Y0
-	VMOVDQA      480(R13), Y1
-	VPXOR        2176(R15), Y1, Y1
-	VPXOR        Y1, Y0, Y2
-	VMOVDQA      544(R13), Y3
-	VPXOR        1856(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y4
-	VPAND        Y4, Y1, Y4
-	VPOR         Y2, Y3, Y5
-	VMOVDQA      640(R13), Y6
-	VPXOR        2624(R15), Y6, Y6
-	VPANDN       Y5, Y6, Y7
-	VPOR         Y0, Y7, Y8
-	VPXOR        Y8, Y3, Y9
-	VPOR         Y1, Y9, Y9
-	VPANDN       Y6, Y0, Y10
-	VPXOR        onesAVX2<>+0(SB), Y10, Y11
-	VPXOR        Y4, Y11, Y12
-	VMOVDQA      512(R13), Y13
-	VPXOR        2528(R15), Y13, Y13
-	VPAND        Y12, Y13, Y14
-	VPXOR        Y14, Y9, Y9
-	VPXOR        Y8, Y9, Y15
-	VPXOR        Y5, Y15, Y5
-	VPXOR        Y4, Y5, Y5
-	VPANDN       Y5, Y6, Y5
-	VPANDN       Y11, Y6, Y11
-	VPXOR        Y11, Y15, Y15
-	VPANDN       Y14, Y0, Y14
-	VPXOR        Y7, Y2, Y7
-	VPANDN       Y8, Y3, Y8
-	VPXOR        Y8, Y10, Y8
-	VPAND        Y8, Y13, Y8
-	VPXOR        Y8, Y7, Y7
-	VMOVDQA      576(R13), Y8
-	VPXOR        2048(R15), Y8, Y8
-	VPAND        Y9, Y8, Y9
-	VPXOR        Y9, Y7, Y7
-	VPXOR        64(R14), Y7, Y11
-	VMOVDQA      Y11, 64(R14)
-	VPOR         Y1, Y7, Y1
-	VPXOR        Y13, Y1, Y11
-	VPXOR        Y14, Y11, Y11
-	VPAND        Y11, Y3, Y14
-	VPOR         Y9, Y10, Y10
-	VPXOR        Y2, Y10, Y10
-	VPXOR        Y14, Y10, Y10
-	VPXOR        Y11, Y10, Y14
-	VMOVDQA      Y9, (R12)
-	VPAND        Y14, Y13, Y9
-	VPXOR        Y9, Y15, Y15
-	VPAND        Y11, Y15, Y11
-	VPANDN       Y3, Y9, Y9
-	VPANDN       Y9, Y0, Y9
-	VPXOR        Y9, Y14, Y9
-	VPXOR        Y9, Y11, Y11
-	VPXOR        Y5, Y11, Y5
-	VPAND        Y5, Y8, Y5
-	VPAND        Y9, Y6, Y6
-	VPXOR        Y2, Y4, Y4
-	VPXOR        Y13, Y4, Y4
-	VPXOR        Y6, Y4, Y4
-	VPXOR        Y5, Y4, Y4
-	VPXOR        224(R14), Y4, Y2
-	VMOVDQA      Y2, 224(R14)
-	VPANDN       Y7, Y13, Y7
-	VPANDN       Y15, Y8, Y8
-	VPXOR        Y8, Y10, Y10
-	VPXOR        768(R14), Y10, Y2
-	VMOVDQA      Y2, 768(R14)
-	VPXOR        Y4, Y1, Y1
-	VPXOR        Y10, Y1, Y1
-	VPXOR        Y7, Y1, Y1
-	VPOR         Y12, Y14, Y14
-	VPANDN       Y14, Y7, Y7
-	VMOVDQA      (R12), Y2
-	VPXOR        Y2, Y11, Y11
-	VPAND        Y11, Y13, Y13
-	VPXOR        Y13, Y7, Y7
-	VPANDN       Y7, Y0, Y0
-	VPXOR        Y0, Y1, Y1
-	VPXOR        416(R14), Y1, Y1
-	VMOVDQA      Y1, 416(R14)
-	VMOVDQA      608(R13), Y0
-	VPXOR        1824(R15), Y0, Y0
-	VMOVDQA      736(R13), Y1
-	VPXOR        1920(R15), Y1, Y1
-	VPAND        Y1, Y0, Y2
-	VMOVDQA      640(R13), Y3
-	VPXOR        2144(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y2
-	VPXOR        Y0, Y1, Y4
-	VMOVDQA      672(R13), Y5
-	VPXOR        2496(R15), Y5, Y5
-	VPANDN       Y4, Y5, Y6
-	VPXOR        Y6, Y2, Y7
-	VPOR         Y5, Y7, Y8
-	VPXOR        Y4, Y8, Y9
-	VMOVDQA      704(R13), Y10
-	VPXOR        2304(R15), Y10, Y10
-	VPANDN       Y9, Y10, Y11
-	VPXOR        Y11, Y7, Y11
-	VPANDN       Y9, Y11, Y12
-	VPOR         Y3, Y4, Y4
-	VPAND        Y4, Y1, Y4
-	VPAND        Y7, Y3, Y7
-	VPXOR        Y5, Y9, Y9
-	VPXOR        Y10, Y9, Y13
-	VPXOR        Y7, Y13, Y7
-	VPXOR        Y7, Y5, Y14
-	VPANDN       Y4, Y14, Y14
-	VPXOR        onesAVX2<>+0(SB), Y6, Y6
+	VMOVDQA      640(R13), Y1
+	VPXOR        2624(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VMOVDQA      480(R13), Y3
+	VPXOR        2176(R15), Y3, Y3
+	VPXOR        Y0, Y3, Y4
+	VMOVDQA      544(R13), Y5
+	VPXOR        1856(R15), Y5, Y5
+	VPOR         Y4, Y5, Y6
 	VPANDN       Y6, Y1, Y6
-	VPXOR        Y6, Y14, Y6
-	VPXOR        Y6, Y12, Y15
+	VPOR         Y0, Y6, Y7
+	VPANDN       Y7, Y5, Y8
+	VPXOR        Y8, Y2, Y9
+	VMOVDQA      512(R13), Y10
+	VPXOR        2528(R15), Y10, Y10
+	VPAND        Y9, Y10, Y9
+	VPXOR        Y6, Y4, Y6
+	VPXOR        Y9, Y6, Y6
+	VPXOR        Y4, Y6, Y9
+	VPXOR        Y5, Y7, Y7
+	VPOR         Y3, Y7, Y7
+	VMOVDQA      576(R13), Y11
+	VPXOR        2048(R15), Y11, Y11
+	VPXOR        Y7, Y11, Y12
+	VPAND        Y12, Y9, Y13
+	VPANDN       Y13, Y1, Y13
+	VPXOR        Y4, Y5, Y14
+	VPXOR        Y13, Y14, Y13
+	VPAND        Y13, Y0, Y13
+	VPXOR        Y13, Y12, Y12
+	VPAND        Y14, Y3, Y13
+	VPXOR        onesAVX2<>+0(SB), Y2, Y2
+	VPXOR        Y13, Y2, Y2
+	VPXOR        Y2, Y12, Y13
+	VPAND        Y2, Y10, Y2
+	VPXOR        Y2, Y7, Y7
+	VPAND        Y7, Y11, Y2
+	VPXOR        Y2, Y6, Y6
+	VPXOR        64(R14), Y6, Y2
+	VMOVDQA      Y2, 64(R14)
+	VPXOR        onesAVX2<>+0(SB), Y6, Y2
+	VPAND        Y2, Y1, Y15
+	VPXOR        Y15, Y13, Y13
+	VPXOR        Y5, Y1, Y5
+	VPANDN       Y12, Y5, Y15
 	VPANDN       Y15, Y3, Y15
-	VPOR         Y10, Y1, Y1
-	VPANDN       Y1, Y5, Y5
-	VPXOR        onesAVX2<>+0(SB), Y13, Y1
-	VPXOR        Y5, Y1, Y1
-	VPAND        Y8, Y0, Y0
+	VPXOR        Y15, Y13, Y15
+	VPANDN       Y15, Y10, Y15
+	VPXOR        Y15, Y12, Y12
+	VPXOR        768(R14), Y12, Y15
+	VMOVDQA      Y15, 768(R14)
+	VPOR         Y8, Y14, Y14
+	VPXOR        Y1, Y14, Y14
+	VPANDN       Y11, Y10, Y1
+	VPXOR        Y1, Y14, Y1
+	VPANDN       Y7, Y5, Y5
+	VPANDN       Y5, Y9, Y9
+	VPANDN       Y2, Y4, Y4
+	VPXOR        Y3, Y4, Y3
+	VPAND        Y3, Y10, Y3
+	VPXOR        Y3, Y9, Y9
+	VPANDN       Y9, Y11, Y11
+	VPXOR        Y11, Y1, Y1
+	VPXOR        416(R14), Y1, Y2
+	VMOVDQA      Y2, 416(R14)
+	VPXOR        Y1, Y12, Y12
+	VPAND        Y14, Y12, Y14
+	VPAND        Y13, Y14, Y14
+	VPANDN       Y14, Y0, Y0
 	VPXOR        Y4, Y12, Y12
-	VPAND        Y12, Y10, Y5
-	VPXOR        Y5, Y0, Y0
-	VPOR         Y14, Y0, Y14
-	VPAND        Y14, Y3, Y14
-	VPANDN       Y14, Y1, Y5
-	VPXOR        Y2, Y5, Y5
-	VPXOR        Y15, Y5, Y5
-	VMOVDQA      768(R13), Y8
-	VPXOR        2400(R15), Y8, Y8
-	VPANDN       Y5, Y8, Y5
-	VPANDN       Y11, Y0, Y15
-	VPXOR        Y9, Y15, Y15
-	VPAND        Y0, Y8, Y0
-	VPXOR        Y15, Y0, Y9
-	VPXOR        Y10, Y9, Y9
+	VPAND        Y6, Y10, Y10
+	VPXOR        Y10, Y12, Y12
+	VPXOR        Y0, Y12, Y12
+	VPXOR        224(R14), Y12, Y12
+	VMOVDQA      Y12, 224(R14)
+	VMOVDQA      768(R13), Y0
+	VPXOR        2400(R15), Y0, Y0
+	VMOVDQA      640(R13), Y1
+	VPXOR        2144(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      672(R13), Y3
+	VPXOR        2496(R15), Y3, Y3
+	VPXOR        onesAVX2<>+0(SB), Y3, Y4
+	VMOVDQA      736(R13), Y5
+	VPXOR        1920(R15), Y5, Y5
+	VPANDN       Y4, Y5, Y6
+	VPXOR        Y6, Y2, Y2
+	VPOR         Y1, Y2, Y7
+	VPANDN       Y7, Y4, Y8
+	VPANDN       Y8, Y5, Y9
+	VPXOR        Y9, Y4, Y9
+	VMOVDQA      608(R13), Y10
+	VPXOR        1824(R15), Y10, Y10
+	VPAND        Y9, Y10, Y9
+	VPXOR        Y9, Y2, Y9
+	VPXOR        Y9, Y3, Y3
+	VPXOR        Y5, Y3, Y11
+	VPXOR        Y11, Y4, Y4
+	VPOR         Y2, Y4, Y12
+	VPAND        Y12, Y0, Y12
+	VPAND        Y7, Y10, Y7
+	VPXOR        Y7, Y11, Y13
+	VPXOR        Y12, Y13, Y14
+	VMOVDQA      704(R13), Y15
+	VPXOR        2304(R15), Y15, Y15
+	VPAND        Y14, Y15, Y14
 	VPXOR        Y14, Y9, Y9
-	VPXOR        Y5, Y9, Y9
 	VPXOR        896(R14), Y9, Y9
 	VMOVDQA      Y9, 896(R14)
-	VPAND        Y15, Y3, Y3
-	VPOR         Y11, Y13, Y13
-	VPOR         Y12, Y13, Y13
-	VPXOR        Y3, Y13, Y13
-	VPAND        Y13, Y8, Y13
-	VPXOR        Y13, Y1, Y1
-	VPXOR        96(R14), Y1, Y1
-	VMOVDQA      Y1, 96(R14)
-	VPAND        Y6, Y8, Y8
-	VPAND        Y4, Y2, Y2
-	VPANDN       Y2, Y10, Y10
-	VPXOR        Y10, Y7, Y7
-	VPXOR        Y8, Y7, Y7
-	VPXOR        320(R14), Y7, Y7
-	VMOVDQA      Y7, 320(R14)
-	VPXOR        Y0, Y11, Y11
-	VPXOR        576(R14), Y11, Y11
-	VMOVDQA      Y11, 576(R14)
-	VMOVDQA      736(R13), Y0
-	VPXOR        2272(R15), Y0, Y0
-	VPAND        Y0, Y0, Y1
-	VMOVDQA      800(R13), Y2
-	VPXOR        2112(R15), Y2, Y2
-	VMOVDQA      768(R13), Y3
-	VPXOR        2432(R15), Y3, Y3
-	VPOR         Y3, Y2, Y4
+	VPANDN       Y10, Y12, Y12
+	VPXOR        Y8, Y12, Y12
+	VPAND        Y12, Y10, Y8
+	VPANDN       Y13, Y10, Y13
+	VPOR         Y13, Y5, Y9
+	VPXOR        Y9, Y4, Y4
+	VPXOR        Y4, Y8, Y8
+	VPAND        Y12, Y3, Y3
+	VPOR         Y6, Y15, Y6
+	VPXOR        Y6, Y3, Y14
+	VPANDN       Y14, Y15, Y14
+	VPXOR        Y14, Y8, Y8
+	VPAND        Y8, Y0, Y8
+	VPAND        Y12, Y1, Y12
+	VPANDN       Y4, Y10, Y10
+	VPXOR        Y10, Y12, Y10
+	VPANDN       Y10, Y0, Y10
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y9, Y6, Y6
+	VPXOR        Y8, Y6, Y6
+	VPXOR        96(R14), Y6, Y6
+	VMOVDQA      Y6, 96(R14)
+	VPXOR        Y2, Y7, Y7
+	VPAND        Y7, Y15, Y7
+	VPANDN       Y11, Y1, Y1
+	VPXOR        Y4, Y1, Y1
+	VPXOR        Y7, Y1, Y1
+	VPAND        Y1, Y5, Y5
+	VPAND        Y15, Y15, Y1
+	VPOR         Y12, Y3, Y3
+	VPXOR        Y0, Y3, Y3
+	VPXOR        Y1, Y3, Y3
+	VPXOR        Y5, Y3, Y3
+	VPXOR        320(R14), Y3, Y3
+	VMOVDQA      Y3, 320(R14)
+	VPXOR        Y2, Y13, Y13
+	VPXOR        Y12, Y13, Y13
+	VPAND        Y9, Y15, Y15
+	VPXOR        Y15, Y13, Y13
+	VPXOR        576(R14), Y13, Y13
+	VMOVDQA      Y13, 576(R14)
+	VMOVDQA      768(R13), Y0
+	VPXOR        2432(R15), Y0, Y0
+	VMOVDQA      896(R13), Y1
+	VPXOR        2560(R15), Y1, Y1
+	VPXOR        Y1, Y0, Y2
+	VMOVDQA      832(R13), Y3
+	VPXOR        2656(R15), Y3, Y3
+	VPANDN       Y3, Y2, Y4
 	VMOVDQA      864(R13), Y5
 	VPXOR        1952(R15), Y5, Y5
-	VPXOR        Y5, Y4, Y4
-	VPXOR        Y1, Y4, Y6
-	VPOR         Y2, Y5, Y7
-	VMOVDQA      832(R13), Y8
-	VPXOR        2656(R15), Y8, Y8
-	VPAND        Y7, Y8, Y7
-	VPXOR        Y7, Y6, Y9
-	VPXOR        Y9, Y2, Y10
-	VPAND        Y0, Y10, Y11
-	VPAND        Y11, Y3, Y12
-	VMOVDQA      896(R13), Y13
-	VPXOR        2560(R15), Y13, Y13
-	VPXOR        Y12, Y13, Y12
-	VPOR         Y11, Y3, Y11
-	VPANDN       Y11, Y5, Y14
-	VPAND        Y14, Y8, Y14
-	VPXOR        Y14, Y12, Y12
-	VPAND        Y12, Y13, Y14
-	VPXOR        Y14, Y9, Y14
-	VPXOR        192(R14), Y14, Y15
-	VMOVDQA      Y15, 192(R14)
+	VPOR         Y4, Y5, Y6
+	VMOVDQA      800(R13), Y7
+	VPXOR        2112(R15), Y7, Y7
+	VPOR         Y0, Y7, Y8
+	VPANDN       Y2, Y3, Y9
+	VPXOR        Y9, Y8, Y8
+	VPANDN       Y8, Y5, Y9
+	VPANDN       Y2, Y7, Y10
+	VPXOR        Y10, Y4, Y11
+	VPXOR        Y9, Y11, Y11
+	VPAND        Y11, Y7, Y12
+	VPXOR        Y4, Y12, Y12
+	VPAND        Y12, Y3, Y3
 	VPXOR        Y3, Y6, Y6
-	VPAND        Y12, Y7, Y15
-	VPOR         Y15, Y6, Y6
-	VPAND        Y6, Y0, Y6
-	VPXOR        Y8, Y15, Y15
-	VPANDN       Y15, Y3, Y15
-	VPOR         Y1, Y12, Y1
-	VPANDN       Y1, Y5, Y5
-	VPXOR        Y9, Y13, Y1
-	VPXOR        Y5, Y1, Y1
-	VPXOR        Y15, Y1, Y15
-	VPAND        Y1, Y14, Y14
-	VPXOR        Y12, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y11, Y9, Y9
-	VPAND        Y9, Y8, Y5
-	VPXOR        Y15, Y3, Y11
-	VPXOR        Y5, Y11, Y11
-	VPXOR        Y14, Y11, Y11
-	VPAND        Y11, Y2, Y11
-	VPXOR        Y11, Y15, Y11
-	VPXOR        672(R14), Y11, Y14
-	VMOVDQA      Y14, 672(R14)
-	VPAND        Y2, Y11, Y11
-	VPXOR        Y6, Y11, Y6
-	VPAND        Y6, Y13, Y6
-	VPXOR        Y12, Y9, Y12
-	VPANDN       Y9, Y4, Y4
-	VPXOR        Y7, Y4, Y4
-	VPANDN       Y4, Y3, Y4
-	VPXOR        Y4, Y12, Y2
-	VPXOR        Y6, Y2, Y2
-	VPXOR        992(R14), Y2, Y2
-	VMOVDQA      Y2, 992(R14)
-	VPANDN       Y15, Y4, Y15
+	VPXOR        Y3, Y8, Y3
+	VPANDN       Y3, Y1, Y4
+	VPOR         Y8, Y5, Y5
+	VPANDN       Y0, Y7, Y8
+	VPXOR        Y8, Y5, Y8
+	VPXOR        Y4, Y8, Y8
+	VMOVDQA      736(R13), Y4
+	VPXOR        2272(R15), Y4, Y4
+	VPANDN       Y8, Y4, Y12
+	VPXOR        Y12, Y11, Y12
+	VPXOR        992(R14), Y12, Y13
+	VMOVDQA      Y13, 992(R14)
+	VPXOR        Y12, Y8, Y13
+	VPXOR        Y13, Y6, Y14
+	VPANDN       Y6, Y1, Y6
+	VPOR         Y6, Y14, Y14
+	VPAND        Y14, Y4, Y14
+	VPXOR        Y3, Y10, Y15
 	VPXOR        Y6, Y15, Y15
-	VPAND        Y15, Y8, Y8
-	VPXOR        onesAVX2<>+0(SB), Y10, Y10
-	VPAND        Y3, Y13, Y13
-	VPXOR        Y13, Y10, Y10
-	VPXOR        Y8, Y10, Y10
-	VPOR         Y12, Y5, Y5
-	VPXOR        Y11, Y5, Y5
-	VPAND        Y1, Y4, Y4
-	VPANDN       Y4, Y3, Y3
-	VPXOR        Y3, Y5, Y5
-	VPAND        Y5, Y0, Y0
-	VPXOR        Y0, Y10, Y10
-	VPXOR        352(R14), Y10, Y10
-	VMOVDQA      Y10, 352(R14)
+	VPXOR        Y14, Y15, Y15
+	VPXOR        672(R14), Y15, Y15
+	VMOVDQA      Y15, 672(R14)
+	VPOR         Y3, Y7, Y6
+	VPANDN       Y6, Y2, Y2
+	VPAND        Y2, Y1, Y6
+	VPXOR        Y6, Y13, Y13
+	VPANDN       Y3, Y12, Y12
+	VPXOR        Y9, Y12, Y6
+	VPAND        Y6, Y1, Y6
+	VPXOR        onesAVX2<>+0(SB), Y5, Y5
+	VPXOR        Y6, Y5, Y5
+	VPANDN       Y5, Y4, Y5
+	VPXOR        Y5, Y13, Y13
+	VPXOR        352(R14), Y13, Y13
+	VMOVDQA      Y13, 352(R14)
+	VPOR         Y11, Y0, Y0
+	VPAND        Y0, Y7, Y7
+	VPANDN       Y8, Y2, Y8
+	VPXOR        Y4, Y8, Y0
+	VPXOR        Y7, Y0, Y0
+	VPOR         Y2, Y9, Y9
+	VPXOR        Y3, Y9, Y9
+	VPOR         Y10, Y12, Y12
+	VPANDN       Y12, Y8, Y8
+	VPANDN       Y8, Y4, Y4
+	VPXOR        Y4, Y9, Y9
+	VPAND        Y9, Y1, Y1
+	VPXOR        Y1, Y0, Y0
+	VPXOR        192(R14), Y0, Y0
+	VMOVDQA      Y0, 192(R14)
 	VMOVDQA      928(R13), Y0
 	VPXOR        2464(R15), Y0, Y0
 	VMOVDQA      864(R13), Y1
 	VPXOR        2336(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VPANDN       Y2, Y0, Y3
-	VMOVDQA      992(R13), Y4
-	VPXOR        1792(R15), Y4, Y4
-	VPANDN       Y4, Y3, Y5
-	VPOR         Y4, Y1, Y6
-	VMOVDQA      896(R13), Y7
-	VPXOR        2208(R15), Y7, Y7
-	VPAND        Y6, Y7, Y6
-	VPXOR        onesAVX2<>+0(SB), Y4, Y8
-	VPXOR        Y6, Y8, Y6
-	VMOVDQA      960(R13), Y9
-	VPXOR        2016(R15), Y9, Y9
-	VPANDN       Y6, Y9, Y6
-	VPXOR        Y0, Y5, Y10
-	VPXOR        Y1, Y10, Y11
-	VPOR         Y6, Y11, Y11
-	VPAND        Y11, Y7, Y11
-	VPOR         Y11, Y5, Y5
-	VPXOR        Y9, Y5, Y5
-	VPAND        Y3, Y9, Y12
-	VPXOR        Y12, Y10, Y10
-	VPXOR        Y8, Y10, Y12
-	VMOVDQA      (R13), Y13
-	VPXOR        1888(R15), Y13, Y13
-	VPANDN       Y12, Y13, Y12
-	VPXOR        Y12, Y5, Y5
-	VPOR         Y7, Y3, Y12
-	VPANDN       Y12, Y4, Y12
-	VPXOR        Y12, Y2, Y12
-	VPAND        Y8, Y2, Y2
-	VPOR         Y3, Y2, Y3
-	VPXOR        Y7, Y3, Y8
-	VPANDN       Y12, Y8, Y14
-	VPANDN       Y1, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y14, Y8, Y1
-	VPOR         Y14, Y4, Y14
-	VPXOR        Y6, Y12, Y12
-	VPANDN       Y13, Y12, Y6
-	VPAND        Y6, Y7, Y15
-	VPXOR        Y15, Y14, Y14
-	VPANDN       Y14, Y9, Y14
-	VPXOR        Y14, Y1, Y1
-	VPXOR        448(R14), Y1, Y15
-	VMOVDQA      Y15, 448(R14)
-	VPANDN       Y7, Y1, Y1
-	VPAND        Y1, Y9, Y1
-	VPXOR        Y8, Y13, Y8
-	VPXOR        Y1, Y8, Y8
-	VPAND        Y8, Y0, Y0
-	VPXOR        Y0, Y5, Y5
-	VPXOR        832(R14), Y5, Y5
-	VMOVDQA      Y5, 832(R14)
-	VPANDN       Y14, Y10, Y14
-	VPOR         Y9, Y2, Y2
-	VPXOR        Y2, Y12, Y0
-	VPXOR        Y3, Y0, Y0
-	VPANDN       Y0, Y4, Y4
-	VPXOR        Y4, Y14, Y14
-	VPXOR        Y11, Y14, Y14
-	VPANDN       Y14, Y13, Y14
-	VPXOR        Y14, Y6, Y6
-	VPXOR        128(R14), Y6, Y6
-	VMOVDQA      Y6, 128(R14)
-	VPANDN       Y10, Y7, Y7
-	VPXOR        Y7, Y2, Y2
-	VPAND        Y2, Y13, Y13
-	VPXOR        Y13, Y12, Y12
-	VPXOR        640(R14), Y12, Y12
-	VMOVDQA      Y12, 640(R14)
+	VMOVDQA      992(R13), Y3
+	VPXOR        1792(R15), Y3, Y3
+	VPANDN       Y2, Y3, Y4
+	VMOVDQA      960(R13), Y5
+	VPXOR        2016(R15), Y5, Y5
+	VPOR         Y5, Y4, Y6
+	VPAND        Y2, Y1, Y7
+	VPXOR        Y3, Y0, Y8
+	VPANDN       Y8, Y7, Y9
+	VPAND        Y7, Y5, Y10
+	VPXOR        Y10, Y9, Y9
+	VMOVDQA      896(R13), Y10
+	VPXOR        2208(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y9
+	VPXOR        Y9, Y6, Y6
+	VMOVDQA      (R13), Y9
+	VPXOR        1888(R15), Y9, Y9
+	VPAND        Y6, Y9, Y11
+	VPOR         Y3, Y1, Y12
+	VPAND        Y12, Y10, Y12
+	VPXOR        onesAVX2<>+0(SB), Y3, Y13
+	VPXOR        Y12, Y13, Y13
+	VPANDN       Y13, Y5, Y14
+	VPOR         Y10, Y7, Y7
+	VPANDN       Y7, Y3, Y15
+	VPXOR        Y15, Y2, Y2
+	VPXOR        Y14, Y2, Y2
+	VPXOR        Y11, Y2, Y11
+	VPXOR        640(R14), Y11, Y11
+	VMOVDQA      Y11, 640(R14)
+	VPXOR        onesAVX2<>+0(SB), Y2, Y2
+	VPAND        Y7, Y5, Y11
+	VPOR         Y0, Y15, Y15
+	VPXOR        Y11, Y15, Y15
+	VPANDN       Y15, Y9, Y11
+	VPOR         Y8, Y11, Y8
+	VPAND        Y8, Y10, Y10
+	VPXOR        Y12, Y9, Y12
+	VPXOR        Y15, Y12, Y8
+	VPOR         Y11, Y8, Y8
+	VPAND        Y8, Y1, Y8
+	VPOR         Y3, Y8, Y3
+	VPXOR        Y7, Y3, Y3
+	VPXOR        Y10, Y3, Y3
+	VPANDN       Y12, Y15, Y15
+	VPANDN       Y6, Y15, Y6
+	VPXOR        Y3, Y6, Y6
+	VPANDN       Y6, Y0, Y0
+	VPXOR        Y7, Y4, Y7
+	VPXOR        Y8, Y7, Y7
+	VPANDN       Y3, Y5, Y3
+	VPXOR        Y3, Y7, Y7
+	VPXOR        448(R14), Y7, Y3
+	VMOVDQA      Y3, 448(R14)
+	VPXOR        Y13, Y4, Y4
+	VPXOR        Y4, Y7, Y7
+	VPANDN       Y7, Y15, Y7
+	VPXOR        Y0, Y7, Y7
+	VPANDN       Y7, Y9, Y9
+	VPXOR        Y9, Y2, Y2
+	VPXOR        128(R14), Y2, Y2
+	VMOVDQA      Y2, 128(R14)
+	VPANDN       Y15, Y1, Y1
+	VPXOR        Y5, Y4, Y4
+	VPXOR        Y11, Y4, Y4
+	VPXOR        Y1, Y4, Y4
+	VPXOR        832(R14), Y4, Y4
+	VMOVDQA      Y4, 832(R14)
 	ADDQ         $+8, SI
 	DECQ         DI
 	JNZ          rounds

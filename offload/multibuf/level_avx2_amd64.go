@@ -2,7 +2,6 @@ package multibuf
 
 import (
 	"culvert/offload"
-	"os"
 
 	"golang.org/x/sys/cpu"
 )
@@ -60,7 +59,7 @@ func avx2Kernels(vaes, sha bool) kernels {
 		}
 		k.aesDec = cbcDecryptVAES
 	}
-	if sha && os.Getenv("NOSHA") == "" {
+	if sha {
 		k.detail += ", SHA-NI"
 		k.hash32[offload.HMACSHA1] = shaniKernels.hash32[offload.HMACSHA1]
 		k.hash32[offload.HMACSHA256] = shaniKernels.hash32[offload.HMACSHA256]

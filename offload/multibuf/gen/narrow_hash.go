@@ -241,7 +241,7 @@ func (m *some) sigma(rotations []int, shift int, from, to reg, u [3]reg) {
 	slices.Sort(left)
 	last := from
 	chain := func(all []int, sign, i int, to reg) {
-		if true || i == 0 {
+		if m.vex || i == 0 || shift == 0 {
 			m.shift(m.bits, sign*all[i], from, to)
 		} else {
 			m.shift(m.bits, sign*(all[i]-all[i-1]), last, to)
@@ -274,7 +274,17 @@ func (v *isa) sha2(h sha2) {
 		both, before, acc, u, w := reg(8), reg(9), reg(10), [3]reg{11, 12, 13}, reg(14)
 		const a, b, c, d, e, f, g, hh = 0, 1, 2, 3, 4, 5, 6, 7
 		m.xor(s[c], s[b], before)
-		for t := range h.rounds {
+		// The rounds after the first sixteen are a loop, of sixteen as well: all together would not stay in the processor's
+		// cache of decoded instructions.
+		end := RSI
+		for t := range 32 {
+			if t == 16 {
+				LEAQ(at(m.table, m.width()*h.rounds), end)
+				Label("rounds")
+			}
+			if t%16 == 0 && t > 0 {
+				ADDQ(I32(16*m.width()), m.table)
+			}
 			if t < 16 {
 				m.add(m.bits, m.word(t, 0), s[hh], s[hh])
 			} else {
@@ -285,12 +295,10 @@ func (v *isa) sha2(h sha2) {
 				m.add(m.bits, m.word(t+9, 0), acc, acc)
 				m.sigma(h.small1[:2], h.small1[2], w, both, u)
 				m.add(m.bits, both, acc, acc)
-				if t < h.rounds-2 {
-					m.store(acc, m.word(t, 0))
-				}
+				m.store(acc, m.word(t, 0))
 				m.add(m.bits, acc, s[hh], s[hh])
 			}
-			m.add(m.bits, m.k(t), s[hh], s[hh])
+			m.add(m.bits, m.k(t%16), s[hh], s[hh])
 			m.xor(s[g], s[f], w)
 			m.and(s[e], w, w)
 			m.xor(s[g], w, w)
@@ -308,5 +316,9 @@ func (v *isa) sha2(h sha2) {
 			both, before = before, both
 			s = append([]reg{s[7]}, s[:7]...)
 		}
+		LEAQ(at(m.table, 16*m.width()), R9)
+		CMPQ(R9, end)
+		JNE(LabelRef("rounds"))
+		SUBQ(I32((h.rounds-16)*m.width()), m.table)
 	})
 }
