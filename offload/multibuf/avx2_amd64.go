@@ -35,25 +35,25 @@ func cbcEncryptMixed24VAES(keys *byte, rounds int, ptrs *uintptr, blocks int)
 func cbcDecryptVAES(schedule *byte, rounds int, p *byte, blocks int)
 
 // Compresses blocks of 8 messages.
-func md5x8AVX2(state *uint32, ptrs *uintptr, blocks int)
+func md5x8AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 16 messages.
-func md5x16AVX2(state *uint32, ptrs *uintptr, blocks int)
+func md5x16AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 24 messages.
-func md5x24AVX2(state *uint32, ptrs *uintptr, blocks int)
+func md5x24AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 8 messages.
-func sha1x8AVX2(state *uint32, ptrs *uintptr, blocks int)
+func sha1x8AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 16 messages.
-func sha1x16AVX2(state *uint32, ptrs *uintptr, blocks int)
+func sha1x16AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 8 messages.
-func sha256x8AVX2(state *uint32, ptrs *uintptr, blocks int)
+func sha256x8AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 4 messages.
-func sha512x4AVX2(state *uint64, ptrs *uintptr, blocks int)
+func sha512x4AVX2(state *uint64, ptrs *uintptr, blocks int, words *uint64)
 
 // Encrypts 256 packets or pieces of them.
 func des3EncryptAVX2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)

@@ -3408,9 +3408,9 @@ below1:
 	VZEROUPPER
 	RET
 
-// func md5x8AVX2(state *uint32, ptrs *uintptr, blocks int)
+// func md5x8AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: AVX, AVX2, SSE2
-TEXT ·md5x8AVX2(SB), $576-24
+TEXT ·md5x8AVX2(SB), $576-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -4700,9 +4700,9 @@ DATA rotate32by16AVX2<>+30(SB)/1, $0x0c
 DATA rotate32by16AVX2<>+31(SB)/1, $0x0d
 GLOBL rotate32by16AVX2<>(SB), RODATA|NOPTR, $32
 
-// func md5x16AVX2(state *uint32, ptrs *uintptr, blocks int)
+// func md5x16AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: AVX, AVX2, SSE2
-TEXT ·md5x16AVX2(SB), $1088-24
+TEXT ·md5x16AVX2(SB), $1088-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -6166,9 +6166,9 @@ block:
 	VZEROUPPER
 	RET
 
-// func md5x24AVX2(state *uint32, ptrs *uintptr, blocks int)
+// func md5x24AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: AVX, AVX2, SSE2
-TEXT ·md5x24AVX2(SB), $1600-24
+TEXT ·md5x24AVX2(SB), $1600-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -8354,9 +8354,9 @@ block:
 	VZEROUPPER
 	RET
 
-// func sha1x8AVX2(state *uint32, ptrs *uintptr, blocks int)
+// func sha1x8AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: AVX, AVX2, SSE2
-TEXT ·sha1x8AVX2(SB), $576-24
+TEXT ·sha1x8AVX2(SB), $576-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -10097,9 +10097,9 @@ DATA turn32AVX2<>+30(SB)/1, $0x0d
 DATA turn32AVX2<>+31(SB)/1, $0x0c
 GLOBL turn32AVX2<>(SB), RODATA|NOPTR, $32
 
-// func sha1x16AVX2(state *uint32, ptrs *uintptr, blocks int)
+// func sha1x16AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: AVX, AVX2, SSE2
-TEXT ·sha1x16AVX2(SB), $1088-24
+TEXT ·sha1x16AVX2(SB), $1088-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -13426,9 +13426,9 @@ block:
 	VZEROUPPER
 	RET
 
-// func sha256x8AVX2(state *uint32, ptrs *uintptr, blocks int)
+// func sha256x8AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: AVX, AVX2, SSE2
-TEXT ·sha256x8AVX2(SB), $576-24
+TEXT ·sha256x8AVX2(SB), $576-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -15608,9 +15608,9 @@ DATA sha256kAVX2<>+2040(SB)/4, $0xc67178f2
 DATA sha256kAVX2<>+2044(SB)/4, $0xc67178f2
 GLOBL sha256kAVX2<>(SB), RODATA|NOPTR, $2048
 
-// func sha512x4AVX2(state *uint64, ptrs *uintptr, blocks int)
+// func sha512x4AVX2(state *uint64, ptrs *uintptr, blocks int, words *uint64)
 // Requires: AVX, AVX2, SSE2
-TEXT ·sha512x4AVX2(SB), $576-24
+TEXT ·sha512x4AVX2(SB), $576-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX

@@ -38,9 +38,9 @@ DATA turn128SSE2<>+30(SB)/1, $0x01
 DATA turn128SSE2<>+31(SB)/1, $0x00
 GLOBL turn128SSE2<>(SB), RODATA|NOPTR, $32
 
-// func sha1x2SHANI(state *uint32, ptrs *uintptr, blocks int)
+// func sha1x2SHANI(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SHA, SSE2, SSE4.1, SSSE3
-TEXT ·sha1x2SHANI(SB), $256-24
+TEXT ·sha1x2SHANI(SB), $256-32
 	MOVQ   state+0(FP), AX
 	MOVQ   ptrs+8(FP), BX
 	MOVQ   blocks+16(FP), CX
@@ -493,9 +493,9 @@ DATA sha256k<>+248(SB)/4, $0xbef9a3f7
 DATA sha256k<>+252(SB)/4, $0xc67178f2
 GLOBL sha256k<>(SB), RODATA|NOPTR, $256
 
-// func sha256x2SHANI(state *uint32, ptrs *uintptr, blocks int)
+// func sha256x2SHANI(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SHA, SSE2, SSE4.1, SSSE3
-TEXT ·sha256x2SHANI(SB), $256-24
+TEXT ·sha256x2SHANI(SB), $256-32
 	MOVQ   state+0(FP), AX
 	MOVQ   ptrs+8(FP), BX
 	MOVQ   blocks+16(FP), CX
@@ -909,9 +909,9 @@ block:
 	MOVQ        R9, 8(BX)
 	RET
 
-// func sha1x3SHANI(state *uint32, ptrs *uintptr, blocks int)
+// func sha1x3SHANI(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SHA, SSE2, SSE4.1, SSSE3
-TEXT ·sha1x3SHANI(SB), $352-24
+TEXT ·sha1x3SHANI(SB), $352-32
 	MOVQ   state+0(FP), AX
 	MOVQ   ptrs+8(FP), BX
 	MOVQ   blocks+16(FP), CX
@@ -1434,9 +1434,9 @@ block:
 	MOVQ      R10, 16(BX)
 	RET
 
-// func sha256x3SHANI(state *uint32, ptrs *uintptr, blocks int)
+// func sha256x3SHANI(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SHA, SSE2, SSE4.1, SSSE3
-TEXT ·sha256x3SHANI(SB), $352-24
+TEXT ·sha256x3SHANI(SB), $352-32
 	MOVQ   state+0(FP), AX
 	MOVQ   ptrs+8(FP), BX
 	MOVQ   blocks+16(FP), CX
@@ -2050,9 +2050,9 @@ block:
 	MOVQ        R10, 16(BX)
 	RET
 
-// func sha1x4SHANI(state *uint32, ptrs *uintptr, blocks int)
+// func sha1x4SHANI(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SHA, SSE2, SSE4.1, SSSE3
-TEXT ·sha1x4SHANI(SB), $448-24
+TEXT ·sha1x4SHANI(SB), $448-32
 	MOVQ   state+0(FP), AX
 	MOVQ   ptrs+8(FP), BX
 	MOVQ   blocks+16(FP), CX
@@ -2745,9 +2745,9 @@ block:
 	MOVQ      R11, 24(BX)
 	RET
 
-// func sha256x4SHANI(state *uint32, ptrs *uintptr, blocks int)
+// func sha256x4SHANI(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SHA, SSE2, SSE4.1, SSSE3
-TEXT ·sha256x4SHANI(SB), $448-24
+TEXT ·sha256x4SHANI(SB), $448-32
 	MOVQ   state+0(FP), AX
 	MOVQ   ptrs+8(FP), BX
 	MOVQ   blocks+16(FP), CX

@@ -5,25 +5,25 @@
 package multibuf
 
 // Compresses blocks of 4 messages.
-func md5x4SSE2(state *uint32, ptrs *uintptr, blocks int)
+func md5x4SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 8 messages.
-func md5x8SSE2(state *uint32, ptrs *uintptr, blocks int)
+func md5x8SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 12 messages.
-func md5x12SSE2(state *uint32, ptrs *uintptr, blocks int)
+func md5x12SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 4 messages.
-func sha1x4SSE2(state *uint32, ptrs *uintptr, blocks int)
+func sha1x4SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 8 messages.
-func sha1x8SSE2(state *uint32, ptrs *uintptr, blocks int)
+func sha1x8SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 4 messages.
-func sha256x4SSE2(state *uint32, ptrs *uintptr, blocks int)
+func sha256x4SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 2 messages.
-func sha512x2SSE2(state *uint64, ptrs *uintptr, blocks int)
+func sha512x2SSE2(state *uint64, ptrs *uintptr, blocks int, words *uint64)
 
 // Encrypts 128 packets or pieces of them.
 func des3EncryptSSE2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)

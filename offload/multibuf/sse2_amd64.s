@@ -4,9 +4,9 @@
 
 #include "textflag.h"
 
-// func md5x4SSE2(state *uint32, ptrs *uintptr, blocks int)
+// func md5x4SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SSE2
-TEXT ·md5x4SSE2(SB), $320-24
+TEXT ·md5x4SSE2(SB), $320-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -1153,9 +1153,9 @@ DATA md5kSSE2<>+1016(SB)/4, $0xeb86d391
 DATA md5kSSE2<>+1020(SB)/4, $0xeb86d391
 GLOBL md5kSSE2<>(SB), RODATA|NOPTR, $1024
 
-// func md5x8SSE2(state *uint32, ptrs *uintptr, blocks int)
+// func md5x8SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SSE2
-TEXT ·md5x8SSE2(SB), $576-24
+TEXT ·md5x8SSE2(SB), $576-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -2914,9 +2914,9 @@ block:
 	MOVO       X1, 48(BX)
 	RET
 
-// func md5x12SSE2(state *uint32, ptrs *uintptr, blocks int)
+// func md5x12SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SSE2
-TEXT ·md5x12SSE2(SB), $832-24
+TEXT ·md5x12SSE2(SB), $832-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -5545,9 +5545,9 @@ block:
 	MOVO       X1, 80(BX)
 	RET
 
-// func sha1x4SSE2(state *uint32, ptrs *uintptr, blocks int)
+// func sha1x4SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SSE2
-TEXT ·sha1x4SSE2(SB), $320-24
+TEXT ·sha1x4SSE2(SB), $320-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -7717,9 +7717,9 @@ DATA sha1kSSE2<>+56(SB)/4, $0xca62c1d6
 DATA sha1kSSE2<>+60(SB)/4, $0xca62c1d6
 GLOBL sha1kSSE2<>(SB), RODATA|NOPTR, $64
 
-// func sha1x8SSE2(state *uint32, ptrs *uintptr, blocks int)
+// func sha1x8SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SSE2
-TEXT ·sha1x8SSE2(SB), $576-24
+TEXT ·sha1x8SSE2(SB), $576-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -12005,9 +12005,9 @@ block:
 	MOVO       X1, 48(BX)
 	RET
 
-// func sha256x4SSE2(state *uint32, ptrs *uintptr, blocks int)
+// func sha256x4SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SSE2
-TEXT ·sha256x4SSE2(SB), $320-24
+TEXT ·sha256x4SSE2(SB), $320-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX
@@ -14583,9 +14583,9 @@ DATA sha256kSSE2<>+1016(SB)/4, $0xc67178f2
 DATA sha256kSSE2<>+1020(SB)/4, $0xc67178f2
 GLOBL sha256kSSE2<>(SB), RODATA|NOPTR, $1024
 
-// func sha512x2SSE2(state *uint64, ptrs *uintptr, blocks int)
+// func sha512x2SSE2(state *uint64, ptrs *uintptr, blocks int, words *uint64)
 // Requires: SSE2
-TEXT ·sha512x2SSE2(SB), $320-24
+TEXT ·sha512x2SSE2(SB), $320-32
 	MOVQ state+0(FP), AX
 	MOVQ ptrs+8(FP), BX
 	MOVQ blocks+16(FP), CX

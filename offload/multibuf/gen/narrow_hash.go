@@ -48,7 +48,7 @@ func (m *some) eachSet(do func(set int)) {
 // those from 16-free on as it likes.
 func (m *some) kernel(hash string, swap bool, words int, constants []uint64, block func(s [][]reg)) {
 	typ := fmt.Sprintf("uint%d", m.bits)
-	TEXT(fmt.Sprintf("%sx%d%s", hash, m.lanes(), m.name), 0, fmt.Sprintf("func(state *%s, ptrs *uintptr, blocks int)", typ))
+	TEXT(fmt.Sprintf("%sx%d%s", hash, m.lanes(), m.name), 0, fmt.Sprintf("func(state *%s, ptrs *uintptr, blocks int, words *%s)", typ, typ))
 	Doc(fmt.Sprintf("Compresses blocks of %d messages.", m.lanes()))
 	m.state = Load(Param("state"), RAX)
 	m.ptrs = Load(Param("ptrs"), RBX)

@@ -22,7 +22,7 @@ type stream struct {
 
 // shaKernel emits a function around block. Messages' chaining values are [word][lane]: words is how many there are.
 func shaKernel(hash string, lanes, words, regs int, load, block, store func(s []stream, state func(word, lane int) Mem)) {
-	TEXT(fmt.Sprintf("%sx%dSHANI", hash, lanes), 0, "func(state *uint32, ptrs *uintptr, blocks int)")
+	TEXT(fmt.Sprintf("%sx%dSHANI", hash, lanes), 0, "func(state *uint32, ptrs *uintptr, blocks int, words *uint32)")
 	Doc(fmt.Sprintf("Compresses blocks of %d messages.", lanes))
 	state := Load(Param("state"), RAX)
 	ptrs := Load(Param("ptrs"), RBX)
