@@ -92,7 +92,7 @@ type gcmKernel struct {
 const (
 	maxCBCLanes  = 32
 	maxHashLanes = 32
-	maxDESLanes  = 64
+	maxDESLanes  = 256
 )
 
 // inherit fills what is missing from the next lower level.

@@ -53,8 +53,8 @@ func cycles(f func()) float64 { return least(200, 5, f) * clockRate() }
 // bytes and lie 2112 bytes apart.
 func BenchmarkKernels(b *testing.B) {
 	const stride, size = 2112, 1024
-	memory := aligned(64*stride + 4096)
-	ptrs := alignedWords[uintptr](64)
+	memory := aligned(maxDESLanes*stride + 4096)
+	ptrs := alignedWords[uintptr](maxDESLanes)
 	reset := func() {
 		for i := range ptrs {
 			ptrs[i] = address(memory[64+stride*i:])

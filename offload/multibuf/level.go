@@ -12,6 +12,7 @@ type Level string
 const (
 	AVX512  Level = "avx512"  // amd64: AVX-512 F, BW, VL, DQ, VBMI with VAES, VPCLMULQDQ, GFNI, and SHA-NI
 	AVX2    Level = "avx2"    // amd64: AVX2, AES-NI
+	SHANI   Level = "shani"   // amd64: SSE4.1, AES-NI, SHA-NI, no AVX
 	SSE     Level = "sse"     // amd64: SSE4.1, AES-NI, no AVX
 	SSE2    Level = "sse2"    // amd64: what all of them have
 	ARM64   Level = "arm64"   // arm64: with the cryptography extension

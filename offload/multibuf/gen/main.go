@@ -22,6 +22,10 @@ import (
 var levels = map[string]func(){
 	"cpuid":  cpuid,
 	"avx512": avx512,
+	"avx2":   avx2,
+	"shani":  shani,
+	"sse":    sse,
+	"sse2":   sse2,
 }
 
 var level = flag.String("level", "", "which level's kernels to write")
