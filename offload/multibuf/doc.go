@@ -14,7 +14,8 @@
 //	gcm.go       AES-GCM
 //	aes.go       the AES key schedule, in constant time
 //	words.go     memory that kernels can use: aligned, and wiped
-//	avx512*.go   the AVX-512 level; avx512_amd64.s is made by gen, a module of its own
+//	level_*.go   a file for each level: its table, what it needs of the machine, what its kernels cost
+//	*_amd64.s    the kernels, made with their declarations by gen, a module of its own
 //
 // # Levels and kernels
 //
@@ -30,6 +31,9 @@
 // packets get their lanes first, a lane whose packet has ended gets the next one, and when fewer are left than a narrower
 // kernel has lanes, that one takes over. Which kernel begins is decided by what its steps were measured to cost, so a few
 // packets are not worked on by a kernel for many.
+//
+// The chain of the longest packet bounds a burst: it takes at least as many steps as that one has blocks. Bursts of one
+// length, or of many packets, are fast; three long packets among thirty short ones are not.
 //
 // Lengths, and which session a job has, are public and decide branches and addresses. Keys and contents decide neither.
 package multibuf

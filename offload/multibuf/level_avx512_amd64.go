@@ -1,6 +1,8 @@
 package multibuf
 
 import (
+	"slices"
+
 	"culvert/offload"
 
 	"golang.org/x/sys/cpu"
@@ -17,7 +19,11 @@ var avx512 = level{
 			need{x.HasAVX512VAES, "VAES"}, need{x.HasAVX512VPCLMULQDQ, "VPCLMULQDQ"}, need{x.HasBMI2, "BMI2"},
 		)
 	},
-	kernels: kernels{
+	kernels: avx512Kernels(hasSHANI()),
+}
+
+func avx512Kernels(sha bool) kernels {
+	k := kernels{
 		detail: "VAES, AVX-512",
 		aesEnc: []cbcKernel{
 			{lanes: 4, cost: 47, shared: cbcEncryptShared4AVX512, mixed: cbcEncryptMixed4AVX512},
@@ -39,7 +45,14 @@ var avx512 = level{
 		},
 		forget: forgetAVX512,
 		single: [...]int{
-			offload.HMACMD5: 340, offload.HMACSHA1: 130, offload.HMACSHA256: 130, offload.HMACSHA384: 470, offload.HMACSHA512: 470,
+			offload.HMACMD5: 340, offload.HMACSHA1: 110, offload.HMACSHA256: 115, offload.HMACSHA384: 470, offload.HMACSHA512: 470,
 		},
-	},
+	}
+	if sha { // for few packets; the processors that have this level have it
+		k.detail += ", SHA-NI"
+		for _, auth := range []offload.Auth{offload.HMACSHA1, offload.HMACSHA256} {
+			k.hash32[auth] = slices.Concat(shaniKernels.hash32[auth], k.hash32[auth])
+		}
+	}
+	return k
 }

@@ -92,6 +92,10 @@ func (w *workshop) admit(dir offload.Direction, jobs []offload.Job) {
 			j.Status = offload.EngineError
 			continue
 		}
+		if s.rest != nil { // which looks after its own session
+			w.rest.add(j, s.rest)
+			continue
+		}
 		if s != last && !slices.Contains(w.held[max(0, len(w.held)-8):], s) {
 			if !s.hold() {
 				j.Status = offload.EngineError
@@ -101,8 +105,6 @@ func (w *workshop) admit(dir offload.Direction, jobs []offload.Job) {
 		}
 		last = s
 		switch {
-		case s.rest != nil:
-			w.rest.add(j, s.rest)
 		case len(j.ESP) < s.least || (len(j.ESP)-s.least)&s.odd != 0:
 			j.Status = offload.BadLength
 		default:
