@@ -11,7 +11,7 @@ var levels = []level{arm64}
 
 // arm64 is the level of the ARMv8 cryptography extension. The costs are estimates for Arm's Neoverse N1, that of SHA-512 for
 // its successors: counts of the instructions that its one cryptography pipe takes, where several messages fill it, and
-// latencies where one does not. They have not been measured. 3DES and AES-GCM are for others to do.
+// latencies where one does not. They have not been measured. AES-GCM is for another engine to do.
 var arm64 = level{
 	name: ARM64,
 	missing: func() []string {
@@ -31,6 +31,7 @@ func armKernels(sha512 bool) kernels {
 			{lanes: 8, cost: 84, shared: cbcEncryptShared8, mixed: cbcEncryptMixed8},
 		},
 		aesDec: cbcDecrypt,
+		des:    &desNEON,
 		hash32: [...][]hashKernel[uint32]{
 			offload.HMACMD5:    {{lanes: 4, cost: 680, run: md5x4}, {lanes: 8, cost: 720, run: md5x8}},
 			offload.HMACSHA1:   {{lanes: 2, cost: 155, run: sha1x2}, {lanes: 4, cost: 300, run: sha1x4}},

@@ -1,4 +1,4 @@
-package main
+package arm64
 
 import (
 	"fmt"
