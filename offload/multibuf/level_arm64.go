@@ -28,7 +28,7 @@ func armKernels(sha512 bool) kernels {
 		detail: "AES, SHA1, SHA2, NEON",
 		aesEnc: []cbcKernel{
 			{lanes: 4, cost: 48, shared: cbcEncryptShared4, mixed: cbcEncryptMixed4},
-			{lanes: 8, cost: 84, shared: cbcEncryptShared8, mixed: cbcEncryptMixed8},
+			{lanes: 8, cost: 88, shared: cbcEncryptShared8, mixed: cbcEncryptMixed8},
 		},
 		aesDec: cbcDecrypt,
 		des:    &desNEON,

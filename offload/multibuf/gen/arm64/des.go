@@ -8,10 +8,6 @@ type DES struct {
 	Colours [8][6]int // the colour of each of its inputs, in the standard's order
 }
 
-// desRows is the rows of keys per DES: to the right half before the first round, in each of the sixteen rounds, and to the
-// left half after the last.
-const desRows = 18
-
 // Registers of 3DES, each a byte of sixteen blocks.
 const (
 	looked = 0  // eight: what the S-boxes gave
@@ -124,7 +120,9 @@ func in8(first int) (x [8]int) {
 	return x
 }
 
-// des3 is 3DES-CBC, with the keys in R0, the chaining values' address in R1, the addresses' in R2, blocks in R3.
+// des3 is 3DES-CBC. A DES takes 18 rows of keys: to the right half before the first round, in each of the sixteen rounds, and to
+// the left half after the last. R0 has the keys' address, R1 the chaining values', R2 the
+// addresses', R3 the number of blocks.
 func des3(w *writer, t DES, encrypt, shared bool) {
 	name, comment, frame := "des3Decrypt", "Decrypts", 128
 	if encrypt {
