@@ -18,25 +18,25 @@ func cbcEncryptMixed8(table *byte, rounds int, ptrs *uintptr, blocks int)
 func cbcDecrypt(schedule *byte, rounds int, p *byte, blocks int)
 
 // Compresses blocks of 4 messages.
-func md5x4(state *uint32, ptrs *uintptr, blocks int)
+func md5x4(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
 
 // Compresses blocks of 8 messages.
-func md5x8(state *uint32, ptrs *uintptr, blocks int)
+func md5x8(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
 
 // Compresses blocks of 2 messages.
-func sha1x2(state *uint32, ptrs *uintptr, blocks int)
+func sha1x2(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
 
 // Compresses blocks of 2 messages.
-func sha256x2(state *uint32, ptrs *uintptr, blocks int)
+func sha256x2(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
 
 // Compresses blocks of 4 messages.
-func sha1x4(state *uint32, ptrs *uintptr, blocks int)
+func sha1x4(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
 
 // Compresses blocks of 4 messages.
-func sha256x4(state *uint32, ptrs *uintptr, blocks int)
+func sha256x4(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
 
 // Compresses blocks of 2 messages.
-func sha512x2(state *uint64, ptrs *uintptr, blocks int)
+func sha512x2(state *uint64, ptrs *uintptr, blocks int, _ *uint64)
 
 // Encrypts 16 lanes with one key.
 func des3EncryptShared(keys *byte, chain *uint64, ptrs *uintptr, blocks int)

@@ -1258,8 +1258,8 @@ by1rounds10:
 below1:
 	RET
 
-// func md5x4(state *uint32, ptrs *uintptr, blocks int)
-TEXT ·md5x4(SB), 0, $256-24
+// func md5x4(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
+TEXT ·md5x4(SB), 0, $256-32
 	MOVD      state+0(FP), R0
 	MOVD      ptrs+8(FP), R1
 	MOVD      blocks+16(FP), R2
@@ -2060,8 +2060,8 @@ block:
 	STP       (R10, R11), 16(R1)
 	RET
 
-// func md5x8(state *uint32, ptrs *uintptr, blocks int)
-TEXT ·md5x8(SB), 0, $512-24
+// func md5x8(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
+TEXT ·md5x8(SB), 0, $512-32
 	MOVD      state+0(FP), R0
 	MOVD      ptrs+8(FP), R1
 	MOVD      blocks+16(FP), R2
@@ -3522,8 +3522,8 @@ block:
 	STP       (R14, R15), 48(R1)
 	RET
 
-// func sha1x2(state *uint32, ptrs *uintptr, blocks int)
-TEXT ·sha1x2(SB), NOSPLIT, $0-24
+// func sha1x2(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
+TEXT ·sha1x2(SB), NOSPLIT, $0-32
 	MOVD      state+0(FP), R0
 	MOVD      ptrs+8(FP), R1
 	MOVD      blocks+16(FP), R2
@@ -3778,8 +3778,8 @@ block:
 	STP       (R8, R9), 0(R1)
 	RET
 
-// func sha256x2(state *uint32, ptrs *uintptr, blocks int)
-TEXT ·sha256x2(SB), NOSPLIT, $0-24
+// func sha256x2(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
+TEXT ·sha256x2(SB), NOSPLIT, $0-32
 	MOVD      state+0(FP), R0
 	MOVD      ptrs+8(FP), R1
 	MOVD      blocks+16(FP), R2
@@ -4042,8 +4042,8 @@ block:
 	STP       (R8, R9), 0(R1)
 	RET
 
-// func sha1x4(state *uint32, ptrs *uintptr, blocks int)
-TEXT ·sha1x4(SB), NOSPLIT, $0-24
+// func sha1x4(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
+TEXT ·sha1x4(SB), NOSPLIT, $0-32
 	MOVD      state+0(FP), R0
 	MOVD      ptrs+8(FP), R1
 	MOVD      blocks+16(FP), R2
@@ -4526,8 +4526,8 @@ block:
 	STP       (R10, R11), 16(R1)
 	RET
 
-// func sha256x4(state *uint32, ptrs *uintptr, blocks int)
-TEXT ·sha256x4(SB), NOSPLIT, $0-24
+// func sha256x4(state *uint32, ptrs *uintptr, blocks int, _ *uint32)
+TEXT ·sha256x4(SB), NOSPLIT, $0-32
 	MOVD      state+0(FP), R0
 	MOVD      ptrs+8(FP), R1
 	MOVD      blocks+16(FP), R2
@@ -5026,8 +5026,8 @@ block:
 	STP       (R10, R11), 16(R1)
 	RET
 
-// func sha512x2(state *uint64, ptrs *uintptr, blocks int)
-TEXT ·sha512x2(SB), NOSPLIT, $0-24
+// func sha512x2(state *uint64, ptrs *uintptr, blocks int, _ *uint64)
+TEXT ·sha512x2(SB), NOSPLIT, $0-32
 	MOVD      state+0(FP), R0
 	MOVD      ptrs+8(FP), R1
 	MOVD      blocks+16(FP), R2

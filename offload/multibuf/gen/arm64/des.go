@@ -120,9 +120,9 @@ func in8(first int) (x [8]int) {
 	return x
 }
 
-// des3 is 3DES-CBC. A DES takes 18 rows of keys: to the right half before the first round, in each of the sixteen rounds, and to
-// the left half after the last. R0 has the keys' address, R1 the chaining values', R2 the
-// addresses', R3 the number of blocks.
+// des3 is 3DES-CBC. A DES takes 18 rows of keys: to the right half before the first round, in each of the sixteen rounds,
+// and to the left half after the last. R0 has the keys' address, R1 the chaining values', R2 the addresses', R3 the number
+// of blocks.
 func des3(w *writer, t DES, encrypt, shared bool) {
 	name, comment, frame := "des3Decrypt", "Decrypts", 128
 	if encrypt {

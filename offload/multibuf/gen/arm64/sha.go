@@ -77,7 +77,8 @@ func (w *writer) words(lanes int) {
 	}
 }
 
-const hashArguments32 = "state *uint32, ptrs *uintptr, blocks int"
+// The kernels take messages from packets only, not as words.
+const hashArguments32 = "state *uint32, ptrs *uintptr, blocks int, _ *uint32"
 
 func sha1(w *writer, lanes int) {
 	name := fmt.Sprintf("sha1x%d", lanes)
@@ -198,7 +199,7 @@ func sha512(w *writer) {
 			f(lane)
 		}
 	}
-	w.function("sha512x2", "Compresses blocks of 2 messages.", "state *uint64, ptrs *uintptr, blocks int", 0)
+	w.function("sha512x2", "Compresses blocks of 2 messages.", "state *uint64, ptrs *uintptr, blocks int, _ *uint64", 0)
 	w.loadPointers(1, lanes)
 	// turn gives each lane's pair for two rows, or the rows for the pairs.
 	turn := func(i int) {

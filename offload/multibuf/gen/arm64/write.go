@@ -50,7 +50,8 @@ func newWriter() *writer {
 	return w
 }
 
-// function begins a function whose arguments, a word each, are named as in the declaration and go to R0, R1 and so on.
+// function begins a function whose arguments, a word each, are named as in the declaration and go to R0, R1 and so on,
+// all but those named _.
 func (w *writer) function(name, comment, declaration string, frame int) {
 	fmt.Fprintf(&w.stubs, "\n// %s\nfunc %s(%s)\n", comment, name, declaration)
 	arguments := strings.Split(declaration, ", ")
@@ -60,7 +61,9 @@ func (w *writer) function(name, comment, declaration string, frame int) {
 	}
 	fmt.Fprintf(&w.code, "\n// func %s(%s)\nTEXT ·%s(SB), %s, $%d-%d\n", name, declaration, name, flags, frame, 8*len(arguments))
 	for i, argument := range arguments {
-		argument, _, _ = strings.Cut(argument, " ")
+		if argument, _, _ = strings.Cut(argument, " "); argument == "_" {
+			continue
+		}
 		w.ins("MOVD", fmt.Sprintf("%s+%d(FP)", argument, 8*i), r(i))
 	}
 }
