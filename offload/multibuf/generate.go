@@ -7,3 +7,4 @@ package multibuf
 //go:generate sh -c "cd gen && go run . -level shani -out ../shani_amd64.s -stubs ../shani_amd64.go -pkg multibuf"
 //go:generate sh -c "cd gen && go run . -level sse -out ../sse_amd64.s -stubs ../sse_amd64.go -pkg multibuf"
 //go:generate sh -c "cd gen && go run . -level sse2 -out ../sse2_amd64.s -stubs ../sse2_amd64.go -pkg multibuf"
+//go:generate sh -c "cd gen && go run . -level arm64 -out ../kernels_arm64.s -stubs ../kernels_arm64.go"

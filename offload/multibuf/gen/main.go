@@ -15,6 +15,8 @@ import (
 	"fmt"
 	"os"
 
+	"culvert/offload/multibuf/gen/arm64"
+
 	. "github.com/mmcloughlin/avo/build"
 )
 
@@ -40,6 +42,15 @@ func main() {
 	}
 	if *level == "deskeys" {
 		if err := desKeys(os.Args[len(os.Args)-1]); err != nil {
+			fmt.Fprintln(os.Stderr, "gen:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if *level == "arm64" {
+		flag.Parse() // avo's
+		option := func(name string) string { return flag.Lookup(name).Value.String() }
+		if err := arm64.Write(option("out"), option("stubs"), armDES()); err != nil {
 			fmt.Fprintln(os.Stderr, "gen:", err)
 			os.Exit(1)
 		}
