@@ -4,9 +4,6 @@
 
 package multibuf
 
-// Compresses blocks of 4 messages.
-func md5x4SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
-
 // Compresses blocks of 8 messages.
 func md5x8SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
