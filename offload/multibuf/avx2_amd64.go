@@ -42,3 +42,6 @@ func des3EncryptAVX2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
 
 // Decrypts 256 packets or pieces of them.
 func des3DecryptAVX2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
+// Clears the vector registers.
+func forgetAVX2()

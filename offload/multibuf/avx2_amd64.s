@@ -24422,3 +24422,9 @@ DATA decryptRoundsAVX2<>+180(SB)/4, $0x00001c80
 DATA decryptRoundsAVX2<>+184(SB)/4, $0x00001c40
 DATA decryptRoundsAVX2<>+188(SB)/4, $0x00001c20
 GLOBL decryptRoundsAVX2<>(SB), RODATA|NOPTR, $192
+
+// func forgetAVX2()
+// Requires: AVX
+TEXT ·forgetAVX2(SB), NOSPLIT, $0
+	VZEROALL
+	RET

@@ -15,6 +15,7 @@
 //	aes.go       the AES key schedule, in constant time
 //	words.go     memory that kernels can use: aligned, and wiped
 //	avx512*.go   the AVX-512 level; avx512_amd64.s is made by gen, a module of its own
+//	avx2*.go     the levels below it, with shani*.go, sse*.go and sse2*.go: gen writes them once, for both encodings
 //
 // # Levels and kernels
 //

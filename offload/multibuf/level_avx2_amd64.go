@@ -47,6 +47,7 @@ func avx2Kernels(vaes, sha bool) kernels {
 		},
 		hash64: []hashKernel[uint64]{{lanes: 4, cost: 1390, run: sha512x4AVX2}},
 		des:    &desAVX2,
+		forget: forgetAVX2,
 		single: singleAVX,
 	}
 	if vaes {

@@ -16,6 +16,7 @@ var sse2 = level{
 		},
 		hash64: []hashKernel[uint64]{{lanes: 2, cost: 1480, run: sha512x2SSE2}},
 		des:    &desSSE2,
+		forget: forgetSSE2,
 		single: singleSSE,
 	},
 }

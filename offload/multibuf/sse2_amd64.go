@@ -27,3 +27,6 @@ func des3EncryptSSE2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
 
 // Decrypts 128 packets or pieces of them.
 func des3DecryptSSE2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
+// Clears the vector registers.
+func forgetSSE2()

@@ -30,7 +30,7 @@ func shani() {
 	}
 }
 
-// rest is the hashes and 3DES.
+// rest is the hashes, 3DES, and the end of all work.
 func (v *isa) rest() {
 	v.md5(2)
 	if !v.vex {
@@ -42,4 +42,5 @@ func (v *isa) rest() {
 	v.sha2(sha512)
 	v.des3(true)
 	v.des3(false)
+	v.forget()
 }
