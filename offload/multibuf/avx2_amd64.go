@@ -10,12 +10,6 @@ func cbcEncryptShared8AVX2(keys *byte, rounds int, ptrs *uintptr, blocks int)
 // Encrypts 8 packets with a key each.
 func cbcEncryptMixed8AVX2(keys *byte, rounds int, ptrs *uintptr, blocks int)
 
-// Encrypts 12 packets with one key.
-func cbcEncryptShared12AVX2(keys *byte, rounds int, ptrs *uintptr, blocks int)
-
-// Encrypts 12 packets with a key each.
-func cbcEncryptMixed12AVX2(keys *byte, rounds int, ptrs *uintptr, blocks int)
-
 // Decrypts one packet.
 func cbcDecryptAVX2(schedule *byte, rounds int, p *byte, blocks int)
 
@@ -25,23 +19,11 @@ func cbcEncryptShared16VAES(keys *byte, rounds int, ptrs *uintptr, blocks int)
 // Encrypts 16 packets with a key each.
 func cbcEncryptMixed16VAES(keys *byte, rounds int, ptrs *uintptr, blocks int)
 
-// Encrypts 24 packets with one key.
-func cbcEncryptShared24VAES(keys *byte, rounds int, ptrs *uintptr, blocks int)
-
-// Encrypts 24 packets with a key each.
-func cbcEncryptMixed24VAES(keys *byte, rounds int, ptrs *uintptr, blocks int)
-
 // Decrypts one packet.
 func cbcDecryptVAES(schedule *byte, rounds int, p *byte, blocks int)
 
-// Compresses blocks of 8 messages.
-func md5x8AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
-
 // Compresses blocks of 16 messages.
 func md5x16AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
-
-// Compresses blocks of 24 messages.
-func md5x24AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
 // Compresses blocks of 8 messages.
 func sha1x8AVX2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
@@ -60,3 +42,6 @@ func des3EncryptAVX2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
 
 // Decrypts 256 packets or pieces of them.
 func des3DecryptAVX2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
+// Clears the vector registers.
+func forgetAVX2()

@@ -15,7 +15,7 @@
 //	aes.go       the AES key schedule, in constant time
 //	words.go     memory that kernels can use: aligned, and wiped
 //	level_*.go   a file for each level: its table, what it needs of the machine, what its kernels cost
-//	*_amd64.s    the kernels, made with their declarations by gen, a module of its own
+//	*_amd64.s, *_arm64.s  the kernels, made with their declarations by gen, a module of its own
 //
 // # Levels and kernels
 //

@@ -37,17 +37,17 @@ func avx2Kernels(vaes, sha bool) kernels {
 		detail: "AES-NI, AVX2",
 		aesEnc: []cbcKernel{
 			{lanes: 8, cost: 50, shared: cbcEncryptShared8AVX2, mixed: cbcEncryptMixed8AVX2},
-			{lanes: 12, cost: 66, shared: cbcEncryptShared12AVX2, mixed: cbcEncryptMixed12AVX2},
 		},
 		aesDec: cbcDecryptAVX2,
 		hash32: [...][]hashKernel[uint32]{
-			offload.HMACMD5:    {{lanes: 8, cost: 440, run: md5x8AVX2}, {lanes: 16, cost: 500, run: md5x16AVX2}, {lanes: 24, cost: 700, run: md5x24AVX2}},
-			offload.HMACSHA1:   {{lanes: 8, cost: 440, run: sha1x8AVX2}, {lanes: 16, cost: 840, run: sha1x16AVX2}},
+			offload.HMACMD5:    {{lanes: 16, cost: 790, run: md5x16AVX2}},
+			offload.HMACSHA1:   {{lanes: 8, cost: 540, run: sha1x8AVX2}, {lanes: 16, cost: 840, run: sha1x16AVX2}},
 			offload.HMACSHA256: {{lanes: 8, cost: 1100, run: sha256x8AVX2}},
 			offload.HMACSHA512: nil,
 		},
-		hash64: []hashKernel[uint64]{{lanes: 4, cost: 1400, run: sha512x4AVX2}},
+		hash64: []hashKernel[uint64]{{lanes: 4, cost: 1390, run: sha512x4AVX2}},
 		des:    &desAVX2,
+		forget: forgetAVX2,
 		single: singleAVX,
 	}
 	if vaes {
@@ -55,7 +55,6 @@ func avx2Kernels(vaes, sha bool) kernels {
 		k.aesEnc = []cbcKernel{
 			{lanes: 8, cost: 50, shared: cbcEncryptShared8AVX2, mixed: cbcEncryptMixed8AVX2},
 			{lanes: 16, cost: 54, shared: cbcEncryptShared16VAES, mixed: cbcEncryptMixed16VAES},
-			{lanes: 24, cost: 72, shared: cbcEncryptShared24VAES, mixed: cbcEncryptMixed24VAES},
 		}
 		k.aesDec = cbcDecryptVAES
 	}

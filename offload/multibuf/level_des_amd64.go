@@ -16,8 +16,8 @@ var desHalves = [56]uint8{
 }
 
 var (
-	desSSE2 = desSliced(2, 7500, des3EncryptSSE2, des3DecryptSSE2)
-	desAVX2 = desSliced(4, 7500, des3EncryptAVX2, des3DecryptAVX2)
+	desSSE2 = desSliced(2, 10600, des3EncryptSSE2, des3DecryptSSE2)
+	desAVX2 = desSliced(4, 10600, des3EncryptAVX2, des3DecryptAVX2)
 )
 
 // desSliced makes the kernel for registers of that many words.

@@ -25,8 +25,8 @@ func hasSHANI() bool {
 var shaniKernels = kernels{
 	detail: "SHA-NI, AES-NI",
 	hash32: [...][]hashKernel[uint32]{
-		offload.HMACSHA1:   {{lanes: 2, cost: 130, run: sha1x2SHANI}, {lanes: 3, cost: 140, run: sha1x3SHANI}, {lanes: 4, cost: 170, run: sha1x4SHANI}},
-		offload.HMACSHA256: {{lanes: 2, cost: 140, run: sha256x2SHANI}, {lanes: 3, cost: 200, run: sha256x3SHANI}, {lanes: 4, cost: 270, run: sha256x4SHANI}},
+		offload.HMACSHA1:   {{lanes: 2, cost: 190, run: sha1x2SHANI}, {lanes: 4, cost: 240, run: sha1x4SHANI}},
+		offload.HMACSHA256: {{lanes: 2, cost: 250, run: sha256x2SHANI}, {lanes: 4, cost: 310, run: sha256x4SHANI}},
 		offload.HMACSHA512: nil,
 	},
 }

@@ -9,13 +9,14 @@ var sse2 = level{
 	kernels: kernels{
 		detail: "SSE2",
 		hash32: [...][]hashKernel[uint32]{
-			offload.HMACMD5:    {{lanes: 4, cost: 450, run: md5x4SSE2}, {lanes: 8, cost: 500, run: md5x8SSE2}, {lanes: 12, cost: 700, run: md5x12SSE2}},
-			offload.HMACSHA1:   {{lanes: 4, cost: 470, run: sha1x4SSE2}, {lanes: 8, cost: 900, run: sha1x8SSE2}},
-			offload.HMACSHA256: {{lanes: 4, cost: 1250, run: sha256x4SSE2}},
+			offload.HMACMD5:    {{lanes: 8, cost: 790, run: md5x8SSE2}, {lanes: 12, cost: 860, run: md5x12SSE2}},
+			offload.HMACSHA1:   {{lanes: 4, cost: 590, run: sha1x4SSE2}, {lanes: 8, cost: 960, run: sha1x8SSE2}},
+			offload.HMACSHA256: {{lanes: 4, cost: 1150, run: sha256x4SSE2}},
 			offload.HMACSHA512: nil,
 		},
-		hash64: []hashKernel[uint64]{{lanes: 2, cost: 1400, run: sha512x2SSE2}},
+		hash64: []hashKernel[uint64]{{lanes: 2, cost: 1480, run: sha512x2SSE2}},
 		des:    &desSSE2,
+		forget: forgetSSE2,
 		single: singleSSE,
 	},
 }

@@ -10,12 +10,6 @@ func sha1x2SHANI(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Compresses blocks of 2 messages.
 func sha256x2SHANI(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
-// Compresses blocks of 3 messages.
-func sha1x3SHANI(state *uint32, ptrs *uintptr, blocks int, words *uint32)
-
-// Compresses blocks of 3 messages.
-func sha256x3SHANI(state *uint32, ptrs *uintptr, blocks int, words *uint32)
-
 // Compresses blocks of 4 messages.
 func sha1x4SHANI(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 

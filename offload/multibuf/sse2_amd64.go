@@ -4,9 +4,6 @@
 
 package multibuf
 
-// Compresses blocks of 4 messages.
-func md5x4SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
-
 // Compresses blocks of 8 messages.
 func md5x8SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 
@@ -30,3 +27,6 @@ func des3EncryptSSE2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
 
 // Decrypts 128 packets or pieces of them.
 func des3DecryptSSE2(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
+// Clears the vector registers.
+func forgetSSE2()

@@ -4,1155 +4,6 @@
 
 #include "textflag.h"
 
-// func md5x4SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
-// Requires: SSE2
-TEXT ·md5x4SSE2(SB), $320-32
-	MOVQ state+0(FP), AX
-	MOVQ ptrs+8(FP), BX
-	MOVQ blocks+16(FP), CX
-	XORL DX, DX
-	LEAQ (SP), DI
-	ADDQ $0x3f, DI
-	ANDQ $-64, DI
-	LEAQ md5kSSE2<>+0(SB), R8
-
-block:
-	MOVQ       (BX), SI
-	MOVQ       8(BX), R9
-	MOVQ       16(BX), R10
-	MOVQ       24(BX), R11
-	MOVOU      (SI)(DX*1), X0
-	MOVOU      (R9)(DX*1), X1
-	MOVOU      (R10)(DX*1), X2
-	MOVOU      (R11)(DX*1), X3
-	MOVO       X0, X4
-	PUNPCKHLQ  X1, X4
-	PUNPCKLLQ  X1, X0
-	MOVO       X2, X1
-	PUNPCKHLQ  X3, X1
-	PUNPCKLLQ  X3, X2
-	MOVO       X0, X3
-	PUNPCKHQDQ X2, X3
-	PUNPCKLQDQ X2, X0
-	MOVO       X4, X2
-	PUNPCKHQDQ X1, X2
-	PUNPCKLQDQ X1, X4
-	MOVO       X0, (DI)
-	MOVO       X3, 16(DI)
-	MOVO       X4, 32(DI)
-	MOVO       X2, 48(DI)
-	MOVOU      16(SI)(DX*1), X6
-	MOVOU      16(R9)(DX*1), X7
-	MOVOU      16(R10)(DX*1), X8
-	MOVOU      16(R11)(DX*1), X9
-	MOVO       X6, X10
-	PUNPCKHLQ  X7, X10
-	PUNPCKLLQ  X7, X6
-	MOVO       X8, X7
-	PUNPCKHLQ  X9, X7
-	PUNPCKLLQ  X9, X8
-	MOVO       X6, X9
-	PUNPCKHQDQ X8, X9
-	PUNPCKLQDQ X8, X6
-	MOVO       X10, X8
-	PUNPCKHQDQ X7, X8
-	PUNPCKLQDQ X7, X10
-	MOVO       X6, 64(DI)
-	MOVO       X9, 80(DI)
-	MOVO       X10, 96(DI)
-	MOVO       X8, 112(DI)
-	MOVOU      32(SI)(DX*1), X0
-	MOVOU      32(R9)(DX*1), X1
-	MOVOU      32(R10)(DX*1), X2
-	MOVOU      32(R11)(DX*1), X3
-	MOVO       X0, X4
-	PUNPCKHLQ  X1, X4
-	PUNPCKLLQ  X1, X0
-	MOVO       X2, X1
-	PUNPCKHLQ  X3, X1
-	PUNPCKLLQ  X3, X2
-	MOVO       X0, X3
-	PUNPCKHQDQ X2, X3
-	PUNPCKLQDQ X2, X0
-	MOVO       X4, X2
-	PUNPCKHQDQ X1, X2
-	PUNPCKLQDQ X1, X4
-	MOVO       X0, 128(DI)
-	MOVO       X3, 144(DI)
-	MOVO       X4, 160(DI)
-	MOVO       X2, 176(DI)
-	MOVOU      48(SI)(DX*1), X6
-	MOVOU      48(R9)(DX*1), X7
-	MOVOU      48(R10)(DX*1), X8
-	MOVOU      48(R11)(DX*1), X9
-	MOVO       X6, X10
-	PUNPCKHLQ  X7, X10
-	PUNPCKLLQ  X7, X6
-	MOVO       X8, X7
-	PUNPCKHLQ  X9, X7
-	PUNPCKLLQ  X9, X8
-	MOVO       X6, X9
-	PUNPCKHQDQ X8, X9
-	PUNPCKLQDQ X8, X6
-	MOVO       X10, X8
-	PUNPCKHQDQ X7, X8
-	PUNPCKLQDQ X7, X10
-	MOVO       X6, 192(DI)
-	MOVO       X9, 208(DI)
-	MOVO       X10, 224(DI)
-	MOVO       X8, 240(DI)
-	MOVO       (AX), X0
-	MOVO       16(AX), X1
-	MOVO       32(AX), X2
-	MOVO       48(AX), X3
-	PCMPEQL    X15, X15
-	PADDL      (DI), X0
-	PADDL      (R8), X0
-	MOVO       X2, X4
-	PXOR       X3, X4
-	PAND       X1, X4
-	PXOR       X3, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x07, X4
-	PSRLL      $0x19, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      16(DI), X3
-	PADDL      16(R8), X3
-	MOVO       X1, X4
-	PXOR       X2, X4
-	PAND       X0, X4
-	PXOR       X2, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0c, X4
-	PSRLL      $0x14, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      32(DI), X2
-	PADDL      32(R8), X2
-	MOVO       X0, X4
-	PXOR       X1, X4
-	PAND       X3, X4
-	PXOR       X1, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x11, X4
-	PSRLL      $0x0f, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      48(DI), X1
-	PADDL      48(R8), X1
-	MOVO       X3, X4
-	PXOR       X0, X4
-	PAND       X2, X4
-	PXOR       X0, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x16, X4
-	PSRLL      $0x0a, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      64(DI), X0
-	PADDL      64(R8), X0
-	MOVO       X2, X4
-	PXOR       X3, X4
-	PAND       X1, X4
-	PXOR       X3, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x07, X4
-	PSRLL      $0x19, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      80(DI), X3
-	PADDL      80(R8), X3
-	MOVO       X1, X4
-	PXOR       X2, X4
-	PAND       X0, X4
-	PXOR       X2, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0c, X4
-	PSRLL      $0x14, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      96(DI), X2
-	PADDL      96(R8), X2
-	MOVO       X0, X4
-	PXOR       X1, X4
-	PAND       X3, X4
-	PXOR       X1, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x11, X4
-	PSRLL      $0x0f, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      112(DI), X1
-	PADDL      112(R8), X1
-	MOVO       X3, X4
-	PXOR       X0, X4
-	PAND       X2, X4
-	PXOR       X0, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x16, X4
-	PSRLL      $0x0a, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      128(DI), X0
-	PADDL      128(R8), X0
-	MOVO       X2, X4
-	PXOR       X3, X4
-	PAND       X1, X4
-	PXOR       X3, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x07, X4
-	PSRLL      $0x19, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      144(DI), X3
-	PADDL      144(R8), X3
-	MOVO       X1, X4
-	PXOR       X2, X4
-	PAND       X0, X4
-	PXOR       X2, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0c, X4
-	PSRLL      $0x14, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      160(DI), X2
-	PADDL      160(R8), X2
-	MOVO       X0, X4
-	PXOR       X1, X4
-	PAND       X3, X4
-	PXOR       X1, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x11, X4
-	PSRLL      $0x0f, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      176(DI), X1
-	PADDL      176(R8), X1
-	MOVO       X3, X4
-	PXOR       X0, X4
-	PAND       X2, X4
-	PXOR       X0, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x16, X4
-	PSRLL      $0x0a, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      192(DI), X0
-	PADDL      192(R8), X0
-	MOVO       X2, X4
-	PXOR       X3, X4
-	PAND       X1, X4
-	PXOR       X3, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x07, X4
-	PSRLL      $0x19, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      208(DI), X3
-	PADDL      208(R8), X3
-	MOVO       X1, X4
-	PXOR       X2, X4
-	PAND       X0, X4
-	PXOR       X2, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0c, X4
-	PSRLL      $0x14, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      224(DI), X2
-	PADDL      224(R8), X2
-	MOVO       X0, X4
-	PXOR       X1, X4
-	PAND       X3, X4
-	PXOR       X1, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x11, X4
-	PSRLL      $0x0f, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      240(DI), X1
-	PADDL      240(R8), X1
-	MOVO       X3, X4
-	PXOR       X0, X4
-	PAND       X2, X4
-	PXOR       X0, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x16, X4
-	PSRLL      $0x0a, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      16(DI), X0
-	PADDL      256(R8), X0
-	MOVO       X3, X4
-	PANDN      X2, X4
-	PADDL      X4, X0
-	MOVO       X3, X4
-	PAND       X1, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x05, X4
-	PSRLL      $0x1b, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      96(DI), X3
-	PADDL      272(R8), X3
-	MOVO       X2, X4
-	PANDN      X1, X4
-	PADDL      X4, X3
-	MOVO       X2, X4
-	PAND       X0, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x09, X4
-	PSRLL      $0x17, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      176(DI), X2
-	PADDL      288(R8), X2
-	MOVO       X1, X4
-	PANDN      X0, X4
-	PADDL      X4, X2
-	MOVO       X1, X4
-	PAND       X3, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x0e, X4
-	PSRLL      $0x12, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      (DI), X1
-	PADDL      304(R8), X1
-	MOVO       X0, X4
-	PANDN      X3, X4
-	PADDL      X4, X1
-	MOVO       X0, X4
-	PAND       X2, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x14, X4
-	PSRLL      $0x0c, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      80(DI), X0
-	PADDL      320(R8), X0
-	MOVO       X3, X4
-	PANDN      X2, X4
-	PADDL      X4, X0
-	MOVO       X3, X4
-	PAND       X1, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x05, X4
-	PSRLL      $0x1b, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      160(DI), X3
-	PADDL      336(R8), X3
-	MOVO       X2, X4
-	PANDN      X1, X4
-	PADDL      X4, X3
-	MOVO       X2, X4
-	PAND       X0, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x09, X4
-	PSRLL      $0x17, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      240(DI), X2
-	PADDL      352(R8), X2
-	MOVO       X1, X4
-	PANDN      X0, X4
-	PADDL      X4, X2
-	MOVO       X1, X4
-	PAND       X3, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x0e, X4
-	PSRLL      $0x12, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      64(DI), X1
-	PADDL      368(R8), X1
-	MOVO       X0, X4
-	PANDN      X3, X4
-	PADDL      X4, X1
-	MOVO       X0, X4
-	PAND       X2, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x14, X4
-	PSRLL      $0x0c, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      144(DI), X0
-	PADDL      384(R8), X0
-	MOVO       X3, X4
-	PANDN      X2, X4
-	PADDL      X4, X0
-	MOVO       X3, X4
-	PAND       X1, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x05, X4
-	PSRLL      $0x1b, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      224(DI), X3
-	PADDL      400(R8), X3
-	MOVO       X2, X4
-	PANDN      X1, X4
-	PADDL      X4, X3
-	MOVO       X2, X4
-	PAND       X0, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x09, X4
-	PSRLL      $0x17, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      48(DI), X2
-	PADDL      416(R8), X2
-	MOVO       X1, X4
-	PANDN      X0, X4
-	PADDL      X4, X2
-	MOVO       X1, X4
-	PAND       X3, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x0e, X4
-	PSRLL      $0x12, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      128(DI), X1
-	PADDL      432(R8), X1
-	MOVO       X0, X4
-	PANDN      X3, X4
-	PADDL      X4, X1
-	MOVO       X0, X4
-	PAND       X2, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x14, X4
-	PSRLL      $0x0c, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      208(DI), X0
-	PADDL      448(R8), X0
-	MOVO       X3, X4
-	PANDN      X2, X4
-	PADDL      X4, X0
-	MOVO       X3, X4
-	PAND       X1, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x05, X4
-	PSRLL      $0x1b, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      32(DI), X3
-	PADDL      464(R8), X3
-	MOVO       X2, X4
-	PANDN      X1, X4
-	PADDL      X4, X3
-	MOVO       X2, X4
-	PAND       X0, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x09, X4
-	PSRLL      $0x17, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      112(DI), X2
-	PADDL      480(R8), X2
-	MOVO       X1, X4
-	PANDN      X0, X4
-	PADDL      X4, X2
-	MOVO       X1, X4
-	PAND       X3, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x0e, X4
-	PSRLL      $0x12, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      192(DI), X1
-	PADDL      496(R8), X1
-	MOVO       X0, X4
-	PANDN      X3, X4
-	PADDL      X4, X1
-	MOVO       X0, X4
-	PAND       X2, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x14, X4
-	PSRLL      $0x0c, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      80(DI), X0
-	PADDL      512(R8), X0
-	MOVO       X2, X4
-	PXOR       X3, X4
-	PXOR       X1, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x04, X4
-	PSRLL      $0x1c, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      128(DI), X3
-	PADDL      528(R8), X3
-	MOVO       X1, X4
-	PXOR       X2, X4
-	PXOR       X0, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0b, X4
-	PSRLL      $0x15, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      176(DI), X2
-	PADDL      544(R8), X2
-	MOVO       X0, X4
-	PXOR       X1, X4
-	PXOR       X3, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x10, X4
-	PSRLL      $0x10, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      224(DI), X1
-	PADDL      560(R8), X1
-	MOVO       X3, X4
-	PXOR       X0, X4
-	PXOR       X2, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x17, X4
-	PSRLL      $0x09, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      16(DI), X0
-	PADDL      576(R8), X0
-	MOVO       X2, X4
-	PXOR       X3, X4
-	PXOR       X1, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x04, X4
-	PSRLL      $0x1c, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      64(DI), X3
-	PADDL      592(R8), X3
-	MOVO       X1, X4
-	PXOR       X2, X4
-	PXOR       X0, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0b, X4
-	PSRLL      $0x15, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      112(DI), X2
-	PADDL      608(R8), X2
-	MOVO       X0, X4
-	PXOR       X1, X4
-	PXOR       X3, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x10, X4
-	PSRLL      $0x10, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      160(DI), X1
-	PADDL      624(R8), X1
-	MOVO       X3, X4
-	PXOR       X0, X4
-	PXOR       X2, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x17, X4
-	PSRLL      $0x09, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      208(DI), X0
-	PADDL      640(R8), X0
-	MOVO       X2, X4
-	PXOR       X3, X4
-	PXOR       X1, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x04, X4
-	PSRLL      $0x1c, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      (DI), X3
-	PADDL      656(R8), X3
-	MOVO       X1, X4
-	PXOR       X2, X4
-	PXOR       X0, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0b, X4
-	PSRLL      $0x15, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      48(DI), X2
-	PADDL      672(R8), X2
-	MOVO       X0, X4
-	PXOR       X1, X4
-	PXOR       X3, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x10, X4
-	PSRLL      $0x10, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      96(DI), X1
-	PADDL      688(R8), X1
-	MOVO       X3, X4
-	PXOR       X0, X4
-	PXOR       X2, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x17, X4
-	PSRLL      $0x09, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      144(DI), X0
-	PADDL      704(R8), X0
-	MOVO       X2, X4
-	PXOR       X3, X4
-	PXOR       X1, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x04, X4
-	PSRLL      $0x1c, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      192(DI), X3
-	PADDL      720(R8), X3
-	MOVO       X1, X4
-	PXOR       X2, X4
-	PXOR       X0, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0b, X4
-	PSRLL      $0x15, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      240(DI), X2
-	PADDL      736(R8), X2
-	MOVO       X0, X4
-	PXOR       X1, X4
-	PXOR       X3, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x10, X4
-	PSRLL      $0x10, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      32(DI), X1
-	PADDL      752(R8), X1
-	MOVO       X3, X4
-	PXOR       X0, X4
-	PXOR       X2, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x17, X4
-	PSRLL      $0x09, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      (DI), X0
-	PADDL      768(R8), X0
-	MOVO       X3, X4
-	PXOR       X15, X4
-	POR        X1, X4
-	PXOR       X2, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x06, X4
-	PSRLL      $0x1a, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      112(DI), X3
-	PADDL      784(R8), X3
-	MOVO       X2, X4
-	PXOR       X15, X4
-	POR        X0, X4
-	PXOR       X1, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0a, X4
-	PSRLL      $0x16, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      224(DI), X2
-	PADDL      800(R8), X2
-	MOVO       X1, X4
-	PXOR       X15, X4
-	POR        X3, X4
-	PXOR       X0, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x0f, X4
-	PSRLL      $0x11, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      80(DI), X1
-	PADDL      816(R8), X1
-	MOVO       X0, X4
-	PXOR       X15, X4
-	POR        X2, X4
-	PXOR       X3, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x15, X4
-	PSRLL      $0x0b, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      192(DI), X0
-	PADDL      832(R8), X0
-	MOVO       X3, X4
-	PXOR       X15, X4
-	POR        X1, X4
-	PXOR       X2, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x06, X4
-	PSRLL      $0x1a, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      48(DI), X3
-	PADDL      848(R8), X3
-	MOVO       X2, X4
-	PXOR       X15, X4
-	POR        X0, X4
-	PXOR       X1, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0a, X4
-	PSRLL      $0x16, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      160(DI), X2
-	PADDL      864(R8), X2
-	MOVO       X1, X4
-	PXOR       X15, X4
-	POR        X3, X4
-	PXOR       X0, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x0f, X4
-	PSRLL      $0x11, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      16(DI), X1
-	PADDL      880(R8), X1
-	MOVO       X0, X4
-	PXOR       X15, X4
-	POR        X2, X4
-	PXOR       X3, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x15, X4
-	PSRLL      $0x0b, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      128(DI), X0
-	PADDL      896(R8), X0
-	MOVO       X3, X4
-	PXOR       X15, X4
-	POR        X1, X4
-	PXOR       X2, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x06, X4
-	PSRLL      $0x1a, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      240(DI), X3
-	PADDL      912(R8), X3
-	MOVO       X2, X4
-	PXOR       X15, X4
-	POR        X0, X4
-	PXOR       X1, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0a, X4
-	PSRLL      $0x16, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      96(DI), X2
-	PADDL      928(R8), X2
-	MOVO       X1, X4
-	PXOR       X15, X4
-	POR        X3, X4
-	PXOR       X0, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x0f, X4
-	PSRLL      $0x11, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      208(DI), X1
-	PADDL      944(R8), X1
-	MOVO       X0, X4
-	PXOR       X15, X4
-	POR        X2, X4
-	PXOR       X3, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x15, X4
-	PSRLL      $0x0b, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      64(DI), X0
-	PADDL      960(R8), X0
-	MOVO       X3, X4
-	PXOR       X15, X4
-	POR        X1, X4
-	PXOR       X2, X4
-	PADDL      X4, X0
-	MOVO       X0, X4
-	PSLLL      $0x06, X4
-	PSRLL      $0x1a, X0
-	POR        X4, X0
-	PADDL      X1, X0
-	PADDL      176(DI), X3
-	PADDL      976(R8), X3
-	MOVO       X2, X4
-	PXOR       X15, X4
-	POR        X0, X4
-	PXOR       X1, X4
-	PADDL      X4, X3
-	MOVO       X3, X4
-	PSLLL      $0x0a, X4
-	PSRLL      $0x16, X3
-	POR        X4, X3
-	PADDL      X0, X3
-	PADDL      32(DI), X2
-	PADDL      992(R8), X2
-	MOVO       X1, X4
-	PXOR       X15, X4
-	POR        X3, X4
-	PXOR       X0, X4
-	PADDL      X4, X2
-	MOVO       X2, X4
-	PSLLL      $0x0f, X4
-	PSRLL      $0x11, X2
-	POR        X4, X2
-	PADDL      X3, X2
-	PADDL      144(DI), X1
-	PADDL      1008(R8), X1
-	MOVO       X0, X4
-	PXOR       X15, X4
-	POR        X2, X4
-	PXOR       X3, X4
-	PADDL      X4, X1
-	MOVO       X1, X4
-	PSLLL      $0x15, X4
-	PSRLL      $0x0b, X1
-	POR        X4, X1
-	PADDL      X2, X1
-	PADDL      (AX), X0
-	MOVO       X0, (AX)
-	PADDL      16(AX), X1
-	MOVO       X1, 16(AX)
-	PADDL      32(AX), X2
-	MOVO       X2, 32(AX)
-	PADDL      48(AX), X3
-	MOVO       X3, 48(AX)
-	ADDQ       $+64, DX
-	DECQ       CX
-	JNZ        block
-	MOVQ       DX, X0
-	PUNPCKLQDQ X0, X0
-	MOVO       (BX), X1
-	PADDQ      X0, X1
-	MOVO       X1, (BX)
-	MOVO       16(BX), X1
-	PADDQ      X0, X1
-	MOVO       X1, 16(BX)
-	RET
-
-DATA md5kSSE2<>+0(SB)/4, $0xd76aa478
-DATA md5kSSE2<>+4(SB)/4, $0xd76aa478
-DATA md5kSSE2<>+8(SB)/4, $0xd76aa478
-DATA md5kSSE2<>+12(SB)/4, $0xd76aa478
-DATA md5kSSE2<>+16(SB)/4, $0xe8c7b756
-DATA md5kSSE2<>+20(SB)/4, $0xe8c7b756
-DATA md5kSSE2<>+24(SB)/4, $0xe8c7b756
-DATA md5kSSE2<>+28(SB)/4, $0xe8c7b756
-DATA md5kSSE2<>+32(SB)/4, $0x242070db
-DATA md5kSSE2<>+36(SB)/4, $0x242070db
-DATA md5kSSE2<>+40(SB)/4, $0x242070db
-DATA md5kSSE2<>+44(SB)/4, $0x242070db
-DATA md5kSSE2<>+48(SB)/4, $0xc1bdceee
-DATA md5kSSE2<>+52(SB)/4, $0xc1bdceee
-DATA md5kSSE2<>+56(SB)/4, $0xc1bdceee
-DATA md5kSSE2<>+60(SB)/4, $0xc1bdceee
-DATA md5kSSE2<>+64(SB)/4, $0xf57c0faf
-DATA md5kSSE2<>+68(SB)/4, $0xf57c0faf
-DATA md5kSSE2<>+72(SB)/4, $0xf57c0faf
-DATA md5kSSE2<>+76(SB)/4, $0xf57c0faf
-DATA md5kSSE2<>+80(SB)/4, $0x4787c62a
-DATA md5kSSE2<>+84(SB)/4, $0x4787c62a
-DATA md5kSSE2<>+88(SB)/4, $0x4787c62a
-DATA md5kSSE2<>+92(SB)/4, $0x4787c62a
-DATA md5kSSE2<>+96(SB)/4, $0xa8304613
-DATA md5kSSE2<>+100(SB)/4, $0xa8304613
-DATA md5kSSE2<>+104(SB)/4, $0xa8304613
-DATA md5kSSE2<>+108(SB)/4, $0xa8304613
-DATA md5kSSE2<>+112(SB)/4, $0xfd469501
-DATA md5kSSE2<>+116(SB)/4, $0xfd469501
-DATA md5kSSE2<>+120(SB)/4, $0xfd469501
-DATA md5kSSE2<>+124(SB)/4, $0xfd469501
-DATA md5kSSE2<>+128(SB)/4, $0x698098d8
-DATA md5kSSE2<>+132(SB)/4, $0x698098d8
-DATA md5kSSE2<>+136(SB)/4, $0x698098d8
-DATA md5kSSE2<>+140(SB)/4, $0x698098d8
-DATA md5kSSE2<>+144(SB)/4, $0x8b44f7af
-DATA md5kSSE2<>+148(SB)/4, $0x8b44f7af
-DATA md5kSSE2<>+152(SB)/4, $0x8b44f7af
-DATA md5kSSE2<>+156(SB)/4, $0x8b44f7af
-DATA md5kSSE2<>+160(SB)/4, $0xffff5bb1
-DATA md5kSSE2<>+164(SB)/4, $0xffff5bb1
-DATA md5kSSE2<>+168(SB)/4, $0xffff5bb1
-DATA md5kSSE2<>+172(SB)/4, $0xffff5bb1
-DATA md5kSSE2<>+176(SB)/4, $0x895cd7be
-DATA md5kSSE2<>+180(SB)/4, $0x895cd7be
-DATA md5kSSE2<>+184(SB)/4, $0x895cd7be
-DATA md5kSSE2<>+188(SB)/4, $0x895cd7be
-DATA md5kSSE2<>+192(SB)/4, $0x6b901122
-DATA md5kSSE2<>+196(SB)/4, $0x6b901122
-DATA md5kSSE2<>+200(SB)/4, $0x6b901122
-DATA md5kSSE2<>+204(SB)/4, $0x6b901122
-DATA md5kSSE2<>+208(SB)/4, $0xfd987193
-DATA md5kSSE2<>+212(SB)/4, $0xfd987193
-DATA md5kSSE2<>+216(SB)/4, $0xfd987193
-DATA md5kSSE2<>+220(SB)/4, $0xfd987193
-DATA md5kSSE2<>+224(SB)/4, $0xa679438e
-DATA md5kSSE2<>+228(SB)/4, $0xa679438e
-DATA md5kSSE2<>+232(SB)/4, $0xa679438e
-DATA md5kSSE2<>+236(SB)/4, $0xa679438e
-DATA md5kSSE2<>+240(SB)/4, $0x49b40821
-DATA md5kSSE2<>+244(SB)/4, $0x49b40821
-DATA md5kSSE2<>+248(SB)/4, $0x49b40821
-DATA md5kSSE2<>+252(SB)/4, $0x49b40821
-DATA md5kSSE2<>+256(SB)/4, $0xf61e2562
-DATA md5kSSE2<>+260(SB)/4, $0xf61e2562
-DATA md5kSSE2<>+264(SB)/4, $0xf61e2562
-DATA md5kSSE2<>+268(SB)/4, $0xf61e2562
-DATA md5kSSE2<>+272(SB)/4, $0xc040b340
-DATA md5kSSE2<>+276(SB)/4, $0xc040b340
-DATA md5kSSE2<>+280(SB)/4, $0xc040b340
-DATA md5kSSE2<>+284(SB)/4, $0xc040b340
-DATA md5kSSE2<>+288(SB)/4, $0x265e5a51
-DATA md5kSSE2<>+292(SB)/4, $0x265e5a51
-DATA md5kSSE2<>+296(SB)/4, $0x265e5a51
-DATA md5kSSE2<>+300(SB)/4, $0x265e5a51
-DATA md5kSSE2<>+304(SB)/4, $0xe9b6c7aa
-DATA md5kSSE2<>+308(SB)/4, $0xe9b6c7aa
-DATA md5kSSE2<>+312(SB)/4, $0xe9b6c7aa
-DATA md5kSSE2<>+316(SB)/4, $0xe9b6c7aa
-DATA md5kSSE2<>+320(SB)/4, $0xd62f105d
-DATA md5kSSE2<>+324(SB)/4, $0xd62f105d
-DATA md5kSSE2<>+328(SB)/4, $0xd62f105d
-DATA md5kSSE2<>+332(SB)/4, $0xd62f105d
-DATA md5kSSE2<>+336(SB)/4, $0x02441453
-DATA md5kSSE2<>+340(SB)/4, $0x02441453
-DATA md5kSSE2<>+344(SB)/4, $0x02441453
-DATA md5kSSE2<>+348(SB)/4, $0x02441453
-DATA md5kSSE2<>+352(SB)/4, $0xd8a1e681
-DATA md5kSSE2<>+356(SB)/4, $0xd8a1e681
-DATA md5kSSE2<>+360(SB)/4, $0xd8a1e681
-DATA md5kSSE2<>+364(SB)/4, $0xd8a1e681
-DATA md5kSSE2<>+368(SB)/4, $0xe7d3fbc8
-DATA md5kSSE2<>+372(SB)/4, $0xe7d3fbc8
-DATA md5kSSE2<>+376(SB)/4, $0xe7d3fbc8
-DATA md5kSSE2<>+380(SB)/4, $0xe7d3fbc8
-DATA md5kSSE2<>+384(SB)/4, $0x21e1cde6
-DATA md5kSSE2<>+388(SB)/4, $0x21e1cde6
-DATA md5kSSE2<>+392(SB)/4, $0x21e1cde6
-DATA md5kSSE2<>+396(SB)/4, $0x21e1cde6
-DATA md5kSSE2<>+400(SB)/4, $0xc33707d6
-DATA md5kSSE2<>+404(SB)/4, $0xc33707d6
-DATA md5kSSE2<>+408(SB)/4, $0xc33707d6
-DATA md5kSSE2<>+412(SB)/4, $0xc33707d6
-DATA md5kSSE2<>+416(SB)/4, $0xf4d50d87
-DATA md5kSSE2<>+420(SB)/4, $0xf4d50d87
-DATA md5kSSE2<>+424(SB)/4, $0xf4d50d87
-DATA md5kSSE2<>+428(SB)/4, $0xf4d50d87
-DATA md5kSSE2<>+432(SB)/4, $0x455a14ed
-DATA md5kSSE2<>+436(SB)/4, $0x455a14ed
-DATA md5kSSE2<>+440(SB)/4, $0x455a14ed
-DATA md5kSSE2<>+444(SB)/4, $0x455a14ed
-DATA md5kSSE2<>+448(SB)/4, $0xa9e3e905
-DATA md5kSSE2<>+452(SB)/4, $0xa9e3e905
-DATA md5kSSE2<>+456(SB)/4, $0xa9e3e905
-DATA md5kSSE2<>+460(SB)/4, $0xa9e3e905
-DATA md5kSSE2<>+464(SB)/4, $0xfcefa3f8
-DATA md5kSSE2<>+468(SB)/4, $0xfcefa3f8
-DATA md5kSSE2<>+472(SB)/4, $0xfcefa3f8
-DATA md5kSSE2<>+476(SB)/4, $0xfcefa3f8
-DATA md5kSSE2<>+480(SB)/4, $0x676f02d9
-DATA md5kSSE2<>+484(SB)/4, $0x676f02d9
-DATA md5kSSE2<>+488(SB)/4, $0x676f02d9
-DATA md5kSSE2<>+492(SB)/4, $0x676f02d9
-DATA md5kSSE2<>+496(SB)/4, $0x8d2a4c8a
-DATA md5kSSE2<>+500(SB)/4, $0x8d2a4c8a
-DATA md5kSSE2<>+504(SB)/4, $0x8d2a4c8a
-DATA md5kSSE2<>+508(SB)/4, $0x8d2a4c8a
-DATA md5kSSE2<>+512(SB)/4, $0xfffa3942
-DATA md5kSSE2<>+516(SB)/4, $0xfffa3942
-DATA md5kSSE2<>+520(SB)/4, $0xfffa3942
-DATA md5kSSE2<>+524(SB)/4, $0xfffa3942
-DATA md5kSSE2<>+528(SB)/4, $0x8771f681
-DATA md5kSSE2<>+532(SB)/4, $0x8771f681
-DATA md5kSSE2<>+536(SB)/4, $0x8771f681
-DATA md5kSSE2<>+540(SB)/4, $0x8771f681
-DATA md5kSSE2<>+544(SB)/4, $0x6d9d6122
-DATA md5kSSE2<>+548(SB)/4, $0x6d9d6122
-DATA md5kSSE2<>+552(SB)/4, $0x6d9d6122
-DATA md5kSSE2<>+556(SB)/4, $0x6d9d6122
-DATA md5kSSE2<>+560(SB)/4, $0xfde5380c
-DATA md5kSSE2<>+564(SB)/4, $0xfde5380c
-DATA md5kSSE2<>+568(SB)/4, $0xfde5380c
-DATA md5kSSE2<>+572(SB)/4, $0xfde5380c
-DATA md5kSSE2<>+576(SB)/4, $0xa4beea44
-DATA md5kSSE2<>+580(SB)/4, $0xa4beea44
-DATA md5kSSE2<>+584(SB)/4, $0xa4beea44
-DATA md5kSSE2<>+588(SB)/4, $0xa4beea44
-DATA md5kSSE2<>+592(SB)/4, $0x4bdecfa9
-DATA md5kSSE2<>+596(SB)/4, $0x4bdecfa9
-DATA md5kSSE2<>+600(SB)/4, $0x4bdecfa9
-DATA md5kSSE2<>+604(SB)/4, $0x4bdecfa9
-DATA md5kSSE2<>+608(SB)/4, $0xf6bb4b60
-DATA md5kSSE2<>+612(SB)/4, $0xf6bb4b60
-DATA md5kSSE2<>+616(SB)/4, $0xf6bb4b60
-DATA md5kSSE2<>+620(SB)/4, $0xf6bb4b60
-DATA md5kSSE2<>+624(SB)/4, $0xbebfbc70
-DATA md5kSSE2<>+628(SB)/4, $0xbebfbc70
-DATA md5kSSE2<>+632(SB)/4, $0xbebfbc70
-DATA md5kSSE2<>+636(SB)/4, $0xbebfbc70
-DATA md5kSSE2<>+640(SB)/4, $0x289b7ec6
-DATA md5kSSE2<>+644(SB)/4, $0x289b7ec6
-DATA md5kSSE2<>+648(SB)/4, $0x289b7ec6
-DATA md5kSSE2<>+652(SB)/4, $0x289b7ec6
-DATA md5kSSE2<>+656(SB)/4, $0xeaa127fa
-DATA md5kSSE2<>+660(SB)/4, $0xeaa127fa
-DATA md5kSSE2<>+664(SB)/4, $0xeaa127fa
-DATA md5kSSE2<>+668(SB)/4, $0xeaa127fa
-DATA md5kSSE2<>+672(SB)/4, $0xd4ef3085
-DATA md5kSSE2<>+676(SB)/4, $0xd4ef3085
-DATA md5kSSE2<>+680(SB)/4, $0xd4ef3085
-DATA md5kSSE2<>+684(SB)/4, $0xd4ef3085
-DATA md5kSSE2<>+688(SB)/4, $0x04881d05
-DATA md5kSSE2<>+692(SB)/4, $0x04881d05
-DATA md5kSSE2<>+696(SB)/4, $0x04881d05
-DATA md5kSSE2<>+700(SB)/4, $0x04881d05
-DATA md5kSSE2<>+704(SB)/4, $0xd9d4d039
-DATA md5kSSE2<>+708(SB)/4, $0xd9d4d039
-DATA md5kSSE2<>+712(SB)/4, $0xd9d4d039
-DATA md5kSSE2<>+716(SB)/4, $0xd9d4d039
-DATA md5kSSE2<>+720(SB)/4, $0xe6db99e5
-DATA md5kSSE2<>+724(SB)/4, $0xe6db99e5
-DATA md5kSSE2<>+728(SB)/4, $0xe6db99e5
-DATA md5kSSE2<>+732(SB)/4, $0xe6db99e5
-DATA md5kSSE2<>+736(SB)/4, $0x1fa27cf8
-DATA md5kSSE2<>+740(SB)/4, $0x1fa27cf8
-DATA md5kSSE2<>+744(SB)/4, $0x1fa27cf8
-DATA md5kSSE2<>+748(SB)/4, $0x1fa27cf8
-DATA md5kSSE2<>+752(SB)/4, $0xc4ac5665
-DATA md5kSSE2<>+756(SB)/4, $0xc4ac5665
-DATA md5kSSE2<>+760(SB)/4, $0xc4ac5665
-DATA md5kSSE2<>+764(SB)/4, $0xc4ac5665
-DATA md5kSSE2<>+768(SB)/4, $0xf4292244
-DATA md5kSSE2<>+772(SB)/4, $0xf4292244
-DATA md5kSSE2<>+776(SB)/4, $0xf4292244
-DATA md5kSSE2<>+780(SB)/4, $0xf4292244
-DATA md5kSSE2<>+784(SB)/4, $0x432aff97
-DATA md5kSSE2<>+788(SB)/4, $0x432aff97
-DATA md5kSSE2<>+792(SB)/4, $0x432aff97
-DATA md5kSSE2<>+796(SB)/4, $0x432aff97
-DATA md5kSSE2<>+800(SB)/4, $0xab9423a7
-DATA md5kSSE2<>+804(SB)/4, $0xab9423a7
-DATA md5kSSE2<>+808(SB)/4, $0xab9423a7
-DATA md5kSSE2<>+812(SB)/4, $0xab9423a7
-DATA md5kSSE2<>+816(SB)/4, $0xfc93a039
-DATA md5kSSE2<>+820(SB)/4, $0xfc93a039
-DATA md5kSSE2<>+824(SB)/4, $0xfc93a039
-DATA md5kSSE2<>+828(SB)/4, $0xfc93a039
-DATA md5kSSE2<>+832(SB)/4, $0x655b59c3
-DATA md5kSSE2<>+836(SB)/4, $0x655b59c3
-DATA md5kSSE2<>+840(SB)/4, $0x655b59c3
-DATA md5kSSE2<>+844(SB)/4, $0x655b59c3
-DATA md5kSSE2<>+848(SB)/4, $0x8f0ccc92
-DATA md5kSSE2<>+852(SB)/4, $0x8f0ccc92
-DATA md5kSSE2<>+856(SB)/4, $0x8f0ccc92
-DATA md5kSSE2<>+860(SB)/4, $0x8f0ccc92
-DATA md5kSSE2<>+864(SB)/4, $0xffeff47d
-DATA md5kSSE2<>+868(SB)/4, $0xffeff47d
-DATA md5kSSE2<>+872(SB)/4, $0xffeff47d
-DATA md5kSSE2<>+876(SB)/4, $0xffeff47d
-DATA md5kSSE2<>+880(SB)/4, $0x85845dd1
-DATA md5kSSE2<>+884(SB)/4, $0x85845dd1
-DATA md5kSSE2<>+888(SB)/4, $0x85845dd1
-DATA md5kSSE2<>+892(SB)/4, $0x85845dd1
-DATA md5kSSE2<>+896(SB)/4, $0x6fa87e4f
-DATA md5kSSE2<>+900(SB)/4, $0x6fa87e4f
-DATA md5kSSE2<>+904(SB)/4, $0x6fa87e4f
-DATA md5kSSE2<>+908(SB)/4, $0x6fa87e4f
-DATA md5kSSE2<>+912(SB)/4, $0xfe2ce6e0
-DATA md5kSSE2<>+916(SB)/4, $0xfe2ce6e0
-DATA md5kSSE2<>+920(SB)/4, $0xfe2ce6e0
-DATA md5kSSE2<>+924(SB)/4, $0xfe2ce6e0
-DATA md5kSSE2<>+928(SB)/4, $0xa3014314
-DATA md5kSSE2<>+932(SB)/4, $0xa3014314
-DATA md5kSSE2<>+936(SB)/4, $0xa3014314
-DATA md5kSSE2<>+940(SB)/4, $0xa3014314
-DATA md5kSSE2<>+944(SB)/4, $0x4e0811a1
-DATA md5kSSE2<>+948(SB)/4, $0x4e0811a1
-DATA md5kSSE2<>+952(SB)/4, $0x4e0811a1
-DATA md5kSSE2<>+956(SB)/4, $0x4e0811a1
-DATA md5kSSE2<>+960(SB)/4, $0xf7537e82
-DATA md5kSSE2<>+964(SB)/4, $0xf7537e82
-DATA md5kSSE2<>+968(SB)/4, $0xf7537e82
-DATA md5kSSE2<>+972(SB)/4, $0xf7537e82
-DATA md5kSSE2<>+976(SB)/4, $0xbd3af235
-DATA md5kSSE2<>+980(SB)/4, $0xbd3af235
-DATA md5kSSE2<>+984(SB)/4, $0xbd3af235
-DATA md5kSSE2<>+988(SB)/4, $0xbd3af235
-DATA md5kSSE2<>+992(SB)/4, $0x2ad7d2bb
-DATA md5kSSE2<>+996(SB)/4, $0x2ad7d2bb
-DATA md5kSSE2<>+1000(SB)/4, $0x2ad7d2bb
-DATA md5kSSE2<>+1004(SB)/4, $0x2ad7d2bb
-DATA md5kSSE2<>+1008(SB)/4, $0xeb86d391
-DATA md5kSSE2<>+1012(SB)/4, $0xeb86d391
-DATA md5kSSE2<>+1016(SB)/4, $0xeb86d391
-DATA md5kSSE2<>+1020(SB)/4, $0xeb86d391
-GLOBL md5kSSE2<>(SB), RODATA|NOPTR, $1024
-
 // func md5x8SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SSE2
 TEXT ·md5x8SSE2(SB), $576-32
@@ -2913,6 +1764,264 @@ block:
 	PADDQ      X0, X1
 	MOVO       X1, 48(BX)
 	RET
+
+DATA md5kSSE2<>+0(SB)/4, $0xd76aa478
+DATA md5kSSE2<>+4(SB)/4, $0xd76aa478
+DATA md5kSSE2<>+8(SB)/4, $0xd76aa478
+DATA md5kSSE2<>+12(SB)/4, $0xd76aa478
+DATA md5kSSE2<>+16(SB)/4, $0xe8c7b756
+DATA md5kSSE2<>+20(SB)/4, $0xe8c7b756
+DATA md5kSSE2<>+24(SB)/4, $0xe8c7b756
+DATA md5kSSE2<>+28(SB)/4, $0xe8c7b756
+DATA md5kSSE2<>+32(SB)/4, $0x242070db
+DATA md5kSSE2<>+36(SB)/4, $0x242070db
+DATA md5kSSE2<>+40(SB)/4, $0x242070db
+DATA md5kSSE2<>+44(SB)/4, $0x242070db
+DATA md5kSSE2<>+48(SB)/4, $0xc1bdceee
+DATA md5kSSE2<>+52(SB)/4, $0xc1bdceee
+DATA md5kSSE2<>+56(SB)/4, $0xc1bdceee
+DATA md5kSSE2<>+60(SB)/4, $0xc1bdceee
+DATA md5kSSE2<>+64(SB)/4, $0xf57c0faf
+DATA md5kSSE2<>+68(SB)/4, $0xf57c0faf
+DATA md5kSSE2<>+72(SB)/4, $0xf57c0faf
+DATA md5kSSE2<>+76(SB)/4, $0xf57c0faf
+DATA md5kSSE2<>+80(SB)/4, $0x4787c62a
+DATA md5kSSE2<>+84(SB)/4, $0x4787c62a
+DATA md5kSSE2<>+88(SB)/4, $0x4787c62a
+DATA md5kSSE2<>+92(SB)/4, $0x4787c62a
+DATA md5kSSE2<>+96(SB)/4, $0xa8304613
+DATA md5kSSE2<>+100(SB)/4, $0xa8304613
+DATA md5kSSE2<>+104(SB)/4, $0xa8304613
+DATA md5kSSE2<>+108(SB)/4, $0xa8304613
+DATA md5kSSE2<>+112(SB)/4, $0xfd469501
+DATA md5kSSE2<>+116(SB)/4, $0xfd469501
+DATA md5kSSE2<>+120(SB)/4, $0xfd469501
+DATA md5kSSE2<>+124(SB)/4, $0xfd469501
+DATA md5kSSE2<>+128(SB)/4, $0x698098d8
+DATA md5kSSE2<>+132(SB)/4, $0x698098d8
+DATA md5kSSE2<>+136(SB)/4, $0x698098d8
+DATA md5kSSE2<>+140(SB)/4, $0x698098d8
+DATA md5kSSE2<>+144(SB)/4, $0x8b44f7af
+DATA md5kSSE2<>+148(SB)/4, $0x8b44f7af
+DATA md5kSSE2<>+152(SB)/4, $0x8b44f7af
+DATA md5kSSE2<>+156(SB)/4, $0x8b44f7af
+DATA md5kSSE2<>+160(SB)/4, $0xffff5bb1
+DATA md5kSSE2<>+164(SB)/4, $0xffff5bb1
+DATA md5kSSE2<>+168(SB)/4, $0xffff5bb1
+DATA md5kSSE2<>+172(SB)/4, $0xffff5bb1
+DATA md5kSSE2<>+176(SB)/4, $0x895cd7be
+DATA md5kSSE2<>+180(SB)/4, $0x895cd7be
+DATA md5kSSE2<>+184(SB)/4, $0x895cd7be
+DATA md5kSSE2<>+188(SB)/4, $0x895cd7be
+DATA md5kSSE2<>+192(SB)/4, $0x6b901122
+DATA md5kSSE2<>+196(SB)/4, $0x6b901122
+DATA md5kSSE2<>+200(SB)/4, $0x6b901122
+DATA md5kSSE2<>+204(SB)/4, $0x6b901122
+DATA md5kSSE2<>+208(SB)/4, $0xfd987193
+DATA md5kSSE2<>+212(SB)/4, $0xfd987193
+DATA md5kSSE2<>+216(SB)/4, $0xfd987193
+DATA md5kSSE2<>+220(SB)/4, $0xfd987193
+DATA md5kSSE2<>+224(SB)/4, $0xa679438e
+DATA md5kSSE2<>+228(SB)/4, $0xa679438e
+DATA md5kSSE2<>+232(SB)/4, $0xa679438e
+DATA md5kSSE2<>+236(SB)/4, $0xa679438e
+DATA md5kSSE2<>+240(SB)/4, $0x49b40821
+DATA md5kSSE2<>+244(SB)/4, $0x49b40821
+DATA md5kSSE2<>+248(SB)/4, $0x49b40821
+DATA md5kSSE2<>+252(SB)/4, $0x49b40821
+DATA md5kSSE2<>+256(SB)/4, $0xf61e2562
+DATA md5kSSE2<>+260(SB)/4, $0xf61e2562
+DATA md5kSSE2<>+264(SB)/4, $0xf61e2562
+DATA md5kSSE2<>+268(SB)/4, $0xf61e2562
+DATA md5kSSE2<>+272(SB)/4, $0xc040b340
+DATA md5kSSE2<>+276(SB)/4, $0xc040b340
+DATA md5kSSE2<>+280(SB)/4, $0xc040b340
+DATA md5kSSE2<>+284(SB)/4, $0xc040b340
+DATA md5kSSE2<>+288(SB)/4, $0x265e5a51
+DATA md5kSSE2<>+292(SB)/4, $0x265e5a51
+DATA md5kSSE2<>+296(SB)/4, $0x265e5a51
+DATA md5kSSE2<>+300(SB)/4, $0x265e5a51
+DATA md5kSSE2<>+304(SB)/4, $0xe9b6c7aa
+DATA md5kSSE2<>+308(SB)/4, $0xe9b6c7aa
+DATA md5kSSE2<>+312(SB)/4, $0xe9b6c7aa
+DATA md5kSSE2<>+316(SB)/4, $0xe9b6c7aa
+DATA md5kSSE2<>+320(SB)/4, $0xd62f105d
+DATA md5kSSE2<>+324(SB)/4, $0xd62f105d
+DATA md5kSSE2<>+328(SB)/4, $0xd62f105d
+DATA md5kSSE2<>+332(SB)/4, $0xd62f105d
+DATA md5kSSE2<>+336(SB)/4, $0x02441453
+DATA md5kSSE2<>+340(SB)/4, $0x02441453
+DATA md5kSSE2<>+344(SB)/4, $0x02441453
+DATA md5kSSE2<>+348(SB)/4, $0x02441453
+DATA md5kSSE2<>+352(SB)/4, $0xd8a1e681
+DATA md5kSSE2<>+356(SB)/4, $0xd8a1e681
+DATA md5kSSE2<>+360(SB)/4, $0xd8a1e681
+DATA md5kSSE2<>+364(SB)/4, $0xd8a1e681
+DATA md5kSSE2<>+368(SB)/4, $0xe7d3fbc8
+DATA md5kSSE2<>+372(SB)/4, $0xe7d3fbc8
+DATA md5kSSE2<>+376(SB)/4, $0xe7d3fbc8
+DATA md5kSSE2<>+380(SB)/4, $0xe7d3fbc8
+DATA md5kSSE2<>+384(SB)/4, $0x21e1cde6
+DATA md5kSSE2<>+388(SB)/4, $0x21e1cde6
+DATA md5kSSE2<>+392(SB)/4, $0x21e1cde6
+DATA md5kSSE2<>+396(SB)/4, $0x21e1cde6
+DATA md5kSSE2<>+400(SB)/4, $0xc33707d6
+DATA md5kSSE2<>+404(SB)/4, $0xc33707d6
+DATA md5kSSE2<>+408(SB)/4, $0xc33707d6
+DATA md5kSSE2<>+412(SB)/4, $0xc33707d6
+DATA md5kSSE2<>+416(SB)/4, $0xf4d50d87
+DATA md5kSSE2<>+420(SB)/4, $0xf4d50d87
+DATA md5kSSE2<>+424(SB)/4, $0xf4d50d87
+DATA md5kSSE2<>+428(SB)/4, $0xf4d50d87
+DATA md5kSSE2<>+432(SB)/4, $0x455a14ed
+DATA md5kSSE2<>+436(SB)/4, $0x455a14ed
+DATA md5kSSE2<>+440(SB)/4, $0x455a14ed
+DATA md5kSSE2<>+444(SB)/4, $0x455a14ed
+DATA md5kSSE2<>+448(SB)/4, $0xa9e3e905
+DATA md5kSSE2<>+452(SB)/4, $0xa9e3e905
+DATA md5kSSE2<>+456(SB)/4, $0xa9e3e905
+DATA md5kSSE2<>+460(SB)/4, $0xa9e3e905
+DATA md5kSSE2<>+464(SB)/4, $0xfcefa3f8
+DATA md5kSSE2<>+468(SB)/4, $0xfcefa3f8
+DATA md5kSSE2<>+472(SB)/4, $0xfcefa3f8
+DATA md5kSSE2<>+476(SB)/4, $0xfcefa3f8
+DATA md5kSSE2<>+480(SB)/4, $0x676f02d9
+DATA md5kSSE2<>+484(SB)/4, $0x676f02d9
+DATA md5kSSE2<>+488(SB)/4, $0x676f02d9
+DATA md5kSSE2<>+492(SB)/4, $0x676f02d9
+DATA md5kSSE2<>+496(SB)/4, $0x8d2a4c8a
+DATA md5kSSE2<>+500(SB)/4, $0x8d2a4c8a
+DATA md5kSSE2<>+504(SB)/4, $0x8d2a4c8a
+DATA md5kSSE2<>+508(SB)/4, $0x8d2a4c8a
+DATA md5kSSE2<>+512(SB)/4, $0xfffa3942
+DATA md5kSSE2<>+516(SB)/4, $0xfffa3942
+DATA md5kSSE2<>+520(SB)/4, $0xfffa3942
+DATA md5kSSE2<>+524(SB)/4, $0xfffa3942
+DATA md5kSSE2<>+528(SB)/4, $0x8771f681
+DATA md5kSSE2<>+532(SB)/4, $0x8771f681
+DATA md5kSSE2<>+536(SB)/4, $0x8771f681
+DATA md5kSSE2<>+540(SB)/4, $0x8771f681
+DATA md5kSSE2<>+544(SB)/4, $0x6d9d6122
+DATA md5kSSE2<>+548(SB)/4, $0x6d9d6122
+DATA md5kSSE2<>+552(SB)/4, $0x6d9d6122
+DATA md5kSSE2<>+556(SB)/4, $0x6d9d6122
+DATA md5kSSE2<>+560(SB)/4, $0xfde5380c
+DATA md5kSSE2<>+564(SB)/4, $0xfde5380c
+DATA md5kSSE2<>+568(SB)/4, $0xfde5380c
+DATA md5kSSE2<>+572(SB)/4, $0xfde5380c
+DATA md5kSSE2<>+576(SB)/4, $0xa4beea44
+DATA md5kSSE2<>+580(SB)/4, $0xa4beea44
+DATA md5kSSE2<>+584(SB)/4, $0xa4beea44
+DATA md5kSSE2<>+588(SB)/4, $0xa4beea44
+DATA md5kSSE2<>+592(SB)/4, $0x4bdecfa9
+DATA md5kSSE2<>+596(SB)/4, $0x4bdecfa9
+DATA md5kSSE2<>+600(SB)/4, $0x4bdecfa9
+DATA md5kSSE2<>+604(SB)/4, $0x4bdecfa9
+DATA md5kSSE2<>+608(SB)/4, $0xf6bb4b60
+DATA md5kSSE2<>+612(SB)/4, $0xf6bb4b60
+DATA md5kSSE2<>+616(SB)/4, $0xf6bb4b60
+DATA md5kSSE2<>+620(SB)/4, $0xf6bb4b60
+DATA md5kSSE2<>+624(SB)/4, $0xbebfbc70
+DATA md5kSSE2<>+628(SB)/4, $0xbebfbc70
+DATA md5kSSE2<>+632(SB)/4, $0xbebfbc70
+DATA md5kSSE2<>+636(SB)/4, $0xbebfbc70
+DATA md5kSSE2<>+640(SB)/4, $0x289b7ec6
+DATA md5kSSE2<>+644(SB)/4, $0x289b7ec6
+DATA md5kSSE2<>+648(SB)/4, $0x289b7ec6
+DATA md5kSSE2<>+652(SB)/4, $0x289b7ec6
+DATA md5kSSE2<>+656(SB)/4, $0xeaa127fa
+DATA md5kSSE2<>+660(SB)/4, $0xeaa127fa
+DATA md5kSSE2<>+664(SB)/4, $0xeaa127fa
+DATA md5kSSE2<>+668(SB)/4, $0xeaa127fa
+DATA md5kSSE2<>+672(SB)/4, $0xd4ef3085
+DATA md5kSSE2<>+676(SB)/4, $0xd4ef3085
+DATA md5kSSE2<>+680(SB)/4, $0xd4ef3085
+DATA md5kSSE2<>+684(SB)/4, $0xd4ef3085
+DATA md5kSSE2<>+688(SB)/4, $0x04881d05
+DATA md5kSSE2<>+692(SB)/4, $0x04881d05
+DATA md5kSSE2<>+696(SB)/4, $0x04881d05
+DATA md5kSSE2<>+700(SB)/4, $0x04881d05
+DATA md5kSSE2<>+704(SB)/4, $0xd9d4d039
+DATA md5kSSE2<>+708(SB)/4, $0xd9d4d039
+DATA md5kSSE2<>+712(SB)/4, $0xd9d4d039
+DATA md5kSSE2<>+716(SB)/4, $0xd9d4d039
+DATA md5kSSE2<>+720(SB)/4, $0xe6db99e5
+DATA md5kSSE2<>+724(SB)/4, $0xe6db99e5
+DATA md5kSSE2<>+728(SB)/4, $0xe6db99e5
+DATA md5kSSE2<>+732(SB)/4, $0xe6db99e5
+DATA md5kSSE2<>+736(SB)/4, $0x1fa27cf8
+DATA md5kSSE2<>+740(SB)/4, $0x1fa27cf8
+DATA md5kSSE2<>+744(SB)/4, $0x1fa27cf8
+DATA md5kSSE2<>+748(SB)/4, $0x1fa27cf8
+DATA md5kSSE2<>+752(SB)/4, $0xc4ac5665
+DATA md5kSSE2<>+756(SB)/4, $0xc4ac5665
+DATA md5kSSE2<>+760(SB)/4, $0xc4ac5665
+DATA md5kSSE2<>+764(SB)/4, $0xc4ac5665
+DATA md5kSSE2<>+768(SB)/4, $0xf4292244
+DATA md5kSSE2<>+772(SB)/4, $0xf4292244
+DATA md5kSSE2<>+776(SB)/4, $0xf4292244
+DATA md5kSSE2<>+780(SB)/4, $0xf4292244
+DATA md5kSSE2<>+784(SB)/4, $0x432aff97
+DATA md5kSSE2<>+788(SB)/4, $0x432aff97
+DATA md5kSSE2<>+792(SB)/4, $0x432aff97
+DATA md5kSSE2<>+796(SB)/4, $0x432aff97
+DATA md5kSSE2<>+800(SB)/4, $0xab9423a7
+DATA md5kSSE2<>+804(SB)/4, $0xab9423a7
+DATA md5kSSE2<>+808(SB)/4, $0xab9423a7
+DATA md5kSSE2<>+812(SB)/4, $0xab9423a7
+DATA md5kSSE2<>+816(SB)/4, $0xfc93a039
+DATA md5kSSE2<>+820(SB)/4, $0xfc93a039
+DATA md5kSSE2<>+824(SB)/4, $0xfc93a039
+DATA md5kSSE2<>+828(SB)/4, $0xfc93a039
+DATA md5kSSE2<>+832(SB)/4, $0x655b59c3
+DATA md5kSSE2<>+836(SB)/4, $0x655b59c3
+DATA md5kSSE2<>+840(SB)/4, $0x655b59c3
+DATA md5kSSE2<>+844(SB)/4, $0x655b59c3
+DATA md5kSSE2<>+848(SB)/4, $0x8f0ccc92
+DATA md5kSSE2<>+852(SB)/4, $0x8f0ccc92
+DATA md5kSSE2<>+856(SB)/4, $0x8f0ccc92
+DATA md5kSSE2<>+860(SB)/4, $0x8f0ccc92
+DATA md5kSSE2<>+864(SB)/4, $0xffeff47d
+DATA md5kSSE2<>+868(SB)/4, $0xffeff47d
+DATA md5kSSE2<>+872(SB)/4, $0xffeff47d
+DATA md5kSSE2<>+876(SB)/4, $0xffeff47d
+DATA md5kSSE2<>+880(SB)/4, $0x85845dd1
+DATA md5kSSE2<>+884(SB)/4, $0x85845dd1
+DATA md5kSSE2<>+888(SB)/4, $0x85845dd1
+DATA md5kSSE2<>+892(SB)/4, $0x85845dd1
+DATA md5kSSE2<>+896(SB)/4, $0x6fa87e4f
+DATA md5kSSE2<>+900(SB)/4, $0x6fa87e4f
+DATA md5kSSE2<>+904(SB)/4, $0x6fa87e4f
+DATA md5kSSE2<>+908(SB)/4, $0x6fa87e4f
+DATA md5kSSE2<>+912(SB)/4, $0xfe2ce6e0
+DATA md5kSSE2<>+916(SB)/4, $0xfe2ce6e0
+DATA md5kSSE2<>+920(SB)/4, $0xfe2ce6e0
+DATA md5kSSE2<>+924(SB)/4, $0xfe2ce6e0
+DATA md5kSSE2<>+928(SB)/4, $0xa3014314
+DATA md5kSSE2<>+932(SB)/4, $0xa3014314
+DATA md5kSSE2<>+936(SB)/4, $0xa3014314
+DATA md5kSSE2<>+940(SB)/4, $0xa3014314
+DATA md5kSSE2<>+944(SB)/4, $0x4e0811a1
+DATA md5kSSE2<>+948(SB)/4, $0x4e0811a1
+DATA md5kSSE2<>+952(SB)/4, $0x4e0811a1
+DATA md5kSSE2<>+956(SB)/4, $0x4e0811a1
+DATA md5kSSE2<>+960(SB)/4, $0xf7537e82
+DATA md5kSSE2<>+964(SB)/4, $0xf7537e82
+DATA md5kSSE2<>+968(SB)/4, $0xf7537e82
+DATA md5kSSE2<>+972(SB)/4, $0xf7537e82
+DATA md5kSSE2<>+976(SB)/4, $0xbd3af235
+DATA md5kSSE2<>+980(SB)/4, $0xbd3af235
+DATA md5kSSE2<>+984(SB)/4, $0xbd3af235
+DATA md5kSSE2<>+988(SB)/4, $0xbd3af235
+DATA md5kSSE2<>+992(SB)/4, $0x2ad7d2bb
+DATA md5kSSE2<>+996(SB)/4, $0x2ad7d2bb
+DATA md5kSSE2<>+1000(SB)/4, $0x2ad7d2bb
+DATA md5kSSE2<>+1004(SB)/4, $0x2ad7d2bb
+DATA md5kSSE2<>+1008(SB)/4, $0xeb86d391
+DATA md5kSSE2<>+1012(SB)/4, $0xeb86d391
+DATA md5kSSE2<>+1016(SB)/4, $0xeb86d391
+DATA md5kSSE2<>+1020(SB)/4, $0xeb86d391
+GLOBL md5kSSE2<>(SB), RODATA|NOPTR, $1024
 
 // func md5x12SSE2(state *uint32, ptrs *uintptr, blocks int, words *uint32)
 // Requires: SSE2
@@ -19160,93 +18269,6 @@ rounds:
 	PXOR       16(R13), X0
 	MOVO       X0, 16(R13)
 	MOVO       176(R14), X0
-	PXOR       400(R15), X0
-	MOVO       112(R14), X1
-	PXOR       352(R15), X1
-	MOVO       X0, X2
-	PXOR       X1, X2
-	MOVO       160(R14), X3
-	PXOR       48(R15), X3
-	MOVO       144(R14), X4
-	PXOR       176(R15), X4
-	MOVO       X3, X5
-	PXOR       X4, X5
-	PXOR       X5, X2
-	MOVO       192(R14), X6
-	PXOR       112(R15), X6
-	MOVO       X6, X7
-	PXOR       X4, X7
-	MOVO       X6, X8
-	POR        X3, X8
-	PAND       X1, X8
-	PXOR       X7, X8
-	POR        X1, X5
-	MOVO       X0, X9
-	PANDN      X5, X9
-	PXOR       X9, X8
-	MOVO       X3, X9
-	PXOR       X8, X9
-	MOVO       X7, X10
-	PANDN      X9, X10
-	PAND       X1, X10
-	MOVO       128(R14), X11
-	PXOR       288(R15), X11
-	MOVO       X11, X12
-	PXOR       X10, X12
-	PXOR       X12, X5
-	PANDN      X5, X4
-	PXOR       onesSSE2<>+0(SB), X9
-	PXOR       X9, X4
-	MOVO       X11, X13
-	PANDN      X4, X13
-	PXOR       X13, X2
-	PXOR       X5, X7
-	MOVO       X7, X4
-	POR        X9, X4
-	PAND       X6, X4
-	PXOR       X2, X4
-	MOVO       X4, X13
-	PXOR       368(R13), X13
-	MOVO       X13, 368(R13)
-	MOVO       X11, X13
-	PAND       X12, X13
-	PXOR       X8, X13
-	MOVO       X13, X14
-	PXOR       80(R13), X14
-	MOVO       X14, 80(R13)
-	MOVO       X1, X14
-	PANDN      X8, X14
-	POR        X14, X3
-	PXOR       X5, X3
-	PAND       X3, X0
-	PXOR       X0, X8
-	PANDN      X7, X2
-	PXOR       X3, X2
-	PANDN      X2, X12
-	PXOR       X8, X12
-	PANDN      X12, X6
-	PXOR       X6, X8
-	PAND       X1, X8
-	MOVO       X2, X3
-	POR        X0, X3
-	PANDN      X4, X9
-	MOVO       X11, X5
-	PANDN      X9, X5
-	PXOR       X5, X3
-	PXOR       X8, X3
-	PXOR       240(R13), X3
-	MOVO       X3, 240(R13)
-	POR        X10, X4
-	PXOR       X14, X4
-	PXOR       X0, X4
-	PANDN      X13, X0
-	PAND       X0, X1
-	PXOR       X1, X2
-	PANDN      X2, X11
-	PXOR       X11, X4
-	PXOR       464(R13), X4
-	MOVO       X4, 464(R13)
-	MOVO       176(R14), X0
 	PXOR       240(R15), X0
 	MOVO       208(R14), X1
 	PXOR       416(R15), X1
@@ -19695,6 +18717,93 @@ rounds:
 	PXOR       X9, X4
 	PXOR       64(R13), X4
 	MOVO       X4, 64(R13)
+	MOVO       176(R14), X0
+	PXOR       400(R15), X0
+	MOVO       112(R14), X1
+	PXOR       352(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       160(R14), X3
+	PXOR       48(R15), X3
+	MOVO       144(R14), X4
+	PXOR       176(R15), X4
+	MOVO       X3, X5
+	PXOR       X4, X5
+	PXOR       X5, X2
+	MOVO       192(R14), X6
+	PXOR       112(R15), X6
+	MOVO       X6, X7
+	PXOR       X4, X7
+	MOVO       X6, X8
+	POR        X3, X8
+	PAND       X1, X8
+	PXOR       X7, X8
+	POR        X1, X5
+	MOVO       X0, X9
+	PANDN      X5, X9
+	PXOR       X9, X8
+	MOVO       X3, X9
+	PXOR       X8, X9
+	MOVO       X7, X10
+	PANDN      X9, X10
+	PAND       X1, X10
+	MOVO       128(R14), X11
+	PXOR       288(R15), X11
+	MOVO       X11, X12
+	PXOR       X10, X12
+	PXOR       X12, X5
+	PANDN      X5, X4
+	PXOR       onesSSE2<>+0(SB), X9
+	PXOR       X9, X4
+	MOVO       X11, X13
+	PANDN      X4, X13
+	PXOR       X13, X2
+	PXOR       X5, X7
+	MOVO       X7, X4
+	POR        X9, X4
+	PAND       X6, X4
+	PXOR       X2, X4
+	MOVO       X4, X13
+	PXOR       368(R13), X13
+	MOVO       X13, 368(R13)
+	MOVO       X11, X13
+	PAND       X12, X13
+	PXOR       X8, X13
+	MOVO       X13, X14
+	PXOR       80(R13), X14
+	MOVO       X14, 80(R13)
+	MOVO       X1, X14
+	PANDN      X8, X14
+	POR        X14, X3
+	PXOR       X5, X3
+	PAND       X3, X0
+	PXOR       X0, X8
+	PANDN      X7, X2
+	PXOR       X3, X2
+	PANDN      X2, X12
+	PXOR       X8, X12
+	PANDN      X12, X6
+	PXOR       X6, X8
+	PAND       X1, X8
+	MOVO       X2, X3
+	POR        X0, X3
+	PANDN      X4, X9
+	MOVO       X11, X5
+	PANDN      X9, X5
+	PXOR       X5, X3
+	PXOR       X8, X3
+	PXOR       240(R13), X3
+	MOVO       X3, 240(R13)
+	POR        X10, X4
+	PXOR       X14, X4
+	PXOR       X0, X4
+	PANDN      X13, X0
+	PAND       X0, X1
+	PXOR       X1, X2
+	PANDN      X2, X11
+	PXOR       X11, X4
+	PXOR       464(R13), X4
+	MOVO       X4, 464(R13)
 	MOVL       4(SI), R15
 	ADDQ       AX, R15
 	MOVO       32(R13), X0
@@ -19888,93 +18997,6 @@ rounds:
 	PXOR       X10, X0
 	PXOR       16(R14), X0
 	MOVO       X0, 16(R14)
-	MOVO       176(R13), X0
-	PXOR       400(R15), X0
-	MOVO       112(R13), X1
-	PXOR       352(R15), X1
-	MOVO       X0, X2
-	PXOR       X1, X2
-	MOVO       160(R13), X3
-	PXOR       48(R15), X3
-	MOVO       144(R13), X4
-	PXOR       176(R15), X4
-	MOVO       X3, X5
-	PXOR       X4, X5
-	PXOR       X5, X2
-	MOVO       192(R13), X6
-	PXOR       112(R15), X6
-	MOVO       X6, X7
-	PXOR       X4, X7
-	MOVO       X6, X8
-	POR        X3, X8
-	PAND       X1, X8
-	PXOR       X7, X8
-	POR        X1, X5
-	MOVO       X0, X9
-	PANDN      X5, X9
-	PXOR       X9, X8
-	MOVO       X3, X9
-	PXOR       X8, X9
-	MOVO       X7, X10
-	PANDN      X9, X10
-	PAND       X1, X10
-	MOVO       128(R13), X11
-	PXOR       288(R15), X11
-	MOVO       X11, X12
-	PXOR       X10, X12
-	PXOR       X12, X5
-	PANDN      X5, X4
-	PXOR       onesSSE2<>+0(SB), X9
-	PXOR       X9, X4
-	MOVO       X11, X13
-	PANDN      X4, X13
-	PXOR       X13, X2
-	PXOR       X5, X7
-	MOVO       X7, X4
-	POR        X9, X4
-	PAND       X6, X4
-	PXOR       X2, X4
-	MOVO       X4, X13
-	PXOR       368(R14), X13
-	MOVO       X13, 368(R14)
-	MOVO       X11, X13
-	PAND       X12, X13
-	PXOR       X8, X13
-	MOVO       X13, X14
-	PXOR       80(R14), X14
-	MOVO       X14, 80(R14)
-	MOVO       X1, X14
-	PANDN      X8, X14
-	POR        X14, X3
-	PXOR       X5, X3
-	PAND       X3, X0
-	PXOR       X0, X8
-	PANDN      X7, X2
-	PXOR       X3, X2
-	PANDN      X2, X12
-	PXOR       X8, X12
-	PANDN      X12, X6
-	PXOR       X6, X8
-	PAND       X1, X8
-	MOVO       X2, X3
-	POR        X0, X3
-	PANDN      X4, X9
-	MOVO       X11, X5
-	PANDN      X9, X5
-	PXOR       X5, X3
-	PXOR       X8, X3
-	PXOR       240(R14), X3
-	MOVO       X3, 240(R14)
-	POR        X10, X4
-	PXOR       X14, X4
-	PXOR       X0, X4
-	PANDN      X13, X0
-	PAND       X0, X1
-	PXOR       X1, X2
-	PANDN      X2, X11
-	PXOR       X11, X4
-	PXOR       464(R14), X4
-	MOVO       X4, 464(R14)
 	MOVO       176(R13), X0
 	PXOR       240(R15), X0
 	MOVO       208(R13), X1
@@ -20424,6 +19446,93 @@ rounds:
 	PXOR       X9, X4
 	PXOR       64(R14), X4
 	MOVO       X4, 64(R14)
+	MOVO       176(R13), X0
+	PXOR       400(R15), X0
+	MOVO       112(R13), X1
+	PXOR       352(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       160(R13), X3
+	PXOR       48(R15), X3
+	MOVO       144(R13), X4
+	PXOR       176(R15), X4
+	MOVO       X3, X5
+	PXOR       X4, X5
+	PXOR       X5, X2
+	MOVO       192(R13), X6
+	PXOR       112(R15), X6
+	MOVO       X6, X7
+	PXOR       X4, X7
+	MOVO       X6, X8
+	POR        X3, X8
+	PAND       X1, X8
+	PXOR       X7, X8
+	POR        X1, X5
+	MOVO       X0, X9
+	PANDN      X5, X9
+	PXOR       X9, X8
+	MOVO       X3, X9
+	PXOR       X8, X9
+	MOVO       X7, X10
+	PANDN      X9, X10
+	PAND       X1, X10
+	MOVO       128(R13), X11
+	PXOR       288(R15), X11
+	MOVO       X11, X12
+	PXOR       X10, X12
+	PXOR       X12, X5
+	PANDN      X5, X4
+	PXOR       onesSSE2<>+0(SB), X9
+	PXOR       X9, X4
+	MOVO       X11, X13
+	PANDN      X4, X13
+	PXOR       X13, X2
+	PXOR       X5, X7
+	MOVO       X7, X4
+	POR        X9, X4
+	PAND       X6, X4
+	PXOR       X2, X4
+	MOVO       X4, X13
+	PXOR       368(R14), X13
+	MOVO       X13, 368(R14)
+	MOVO       X11, X13
+	PAND       X12, X13
+	PXOR       X8, X13
+	MOVO       X13, X14
+	PXOR       80(R14), X14
+	MOVO       X14, 80(R14)
+	MOVO       X1, X14
+	PANDN      X8, X14
+	POR        X14, X3
+	PXOR       X5, X3
+	PAND       X3, X0
+	PXOR       X0, X8
+	PANDN      X7, X2
+	PXOR       X3, X2
+	PANDN      X2, X12
+	PXOR       X8, X12
+	PANDN      X12, X6
+	PXOR       X6, X8
+	PAND       X1, X8
+	MOVO       X2, X3
+	POR        X0, X3
+	PANDN      X4, X9
+	MOVO       X11, X5
+	PANDN      X9, X5
+	PXOR       X5, X3
+	PXOR       X8, X3
+	PXOR       240(R14), X3
+	MOVO       X3, 240(R14)
+	POR        X10, X4
+	PXOR       X14, X4
+	PXOR       X0, X4
+	PANDN      X13, X0
+	PAND       X0, X1
+	PXOR       X1, X2
+	PANDN      X2, X11
+	PXOR       X11, X4
+	PXOR       464(R14), X4
+	MOVO       X4, 464(R14)
 	ADDQ       $+8, SI
 	DECQ       DI
 	JNZ        rounds
@@ -24750,93 +23859,6 @@ rounds:
 	PXOR       16(R13), X0
 	MOVO       X0, 16(R13)
 	MOVO       176(R14), X0
-	PXOR       400(R15), X0
-	MOVO       112(R14), X1
-	PXOR       352(R15), X1
-	MOVO       X0, X2
-	PXOR       X1, X2
-	MOVO       160(R14), X3
-	PXOR       48(R15), X3
-	MOVO       144(R14), X4
-	PXOR       176(R15), X4
-	MOVO       X3, X5
-	PXOR       X4, X5
-	PXOR       X5, X2
-	MOVO       192(R14), X6
-	PXOR       112(R15), X6
-	MOVO       X6, X7
-	PXOR       X4, X7
-	MOVO       X6, X8
-	POR        X3, X8
-	PAND       X1, X8
-	PXOR       X7, X8
-	POR        X1, X5
-	MOVO       X0, X9
-	PANDN      X5, X9
-	PXOR       X9, X8
-	MOVO       X3, X9
-	PXOR       X8, X9
-	MOVO       X7, X10
-	PANDN      X9, X10
-	PAND       X1, X10
-	MOVO       128(R14), X11
-	PXOR       288(R15), X11
-	MOVO       X11, X12
-	PXOR       X10, X12
-	PXOR       X12, X5
-	PANDN      X5, X4
-	PXOR       onesSSE2<>+0(SB), X9
-	PXOR       X9, X4
-	MOVO       X11, X13
-	PANDN      X4, X13
-	PXOR       X13, X2
-	PXOR       X5, X7
-	MOVO       X7, X4
-	POR        X9, X4
-	PAND       X6, X4
-	PXOR       X2, X4
-	MOVO       X4, X13
-	PXOR       368(R13), X13
-	MOVO       X13, 368(R13)
-	MOVO       X11, X13
-	PAND       X12, X13
-	PXOR       X8, X13
-	MOVO       X13, X14
-	PXOR       80(R13), X14
-	MOVO       X14, 80(R13)
-	MOVO       X1, X14
-	PANDN      X8, X14
-	POR        X14, X3
-	PXOR       X5, X3
-	PAND       X3, X0
-	PXOR       X0, X8
-	PANDN      X7, X2
-	PXOR       X3, X2
-	PANDN      X2, X12
-	PXOR       X8, X12
-	PANDN      X12, X6
-	PXOR       X6, X8
-	PAND       X1, X8
-	MOVO       X2, X3
-	POR        X0, X3
-	PANDN      X4, X9
-	MOVO       X11, X5
-	PANDN      X9, X5
-	PXOR       X5, X3
-	PXOR       X8, X3
-	PXOR       240(R13), X3
-	MOVO       X3, 240(R13)
-	POR        X10, X4
-	PXOR       X14, X4
-	PXOR       X0, X4
-	PANDN      X13, X0
-	PAND       X0, X1
-	PXOR       X1, X2
-	PANDN      X2, X11
-	PXOR       X11, X4
-	PXOR       464(R13), X4
-	MOVO       X4, 464(R13)
-	MOVO       176(R14), X0
 	PXOR       240(R15), X0
 	MOVO       208(R14), X1
 	PXOR       416(R15), X1
@@ -25285,6 +24307,93 @@ rounds:
 	PXOR       X9, X4
 	PXOR       64(R13), X4
 	MOVO       X4, 64(R13)
+	MOVO       176(R14), X0
+	PXOR       400(R15), X0
+	MOVO       112(R14), X1
+	PXOR       352(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       160(R14), X3
+	PXOR       48(R15), X3
+	MOVO       144(R14), X4
+	PXOR       176(R15), X4
+	MOVO       X3, X5
+	PXOR       X4, X5
+	PXOR       X5, X2
+	MOVO       192(R14), X6
+	PXOR       112(R15), X6
+	MOVO       X6, X7
+	PXOR       X4, X7
+	MOVO       X6, X8
+	POR        X3, X8
+	PAND       X1, X8
+	PXOR       X7, X8
+	POR        X1, X5
+	MOVO       X0, X9
+	PANDN      X5, X9
+	PXOR       X9, X8
+	MOVO       X3, X9
+	PXOR       X8, X9
+	MOVO       X7, X10
+	PANDN      X9, X10
+	PAND       X1, X10
+	MOVO       128(R14), X11
+	PXOR       288(R15), X11
+	MOVO       X11, X12
+	PXOR       X10, X12
+	PXOR       X12, X5
+	PANDN      X5, X4
+	PXOR       onesSSE2<>+0(SB), X9
+	PXOR       X9, X4
+	MOVO       X11, X13
+	PANDN      X4, X13
+	PXOR       X13, X2
+	PXOR       X5, X7
+	MOVO       X7, X4
+	POR        X9, X4
+	PAND       X6, X4
+	PXOR       X2, X4
+	MOVO       X4, X13
+	PXOR       368(R13), X13
+	MOVO       X13, 368(R13)
+	MOVO       X11, X13
+	PAND       X12, X13
+	PXOR       X8, X13
+	MOVO       X13, X14
+	PXOR       80(R13), X14
+	MOVO       X14, 80(R13)
+	MOVO       X1, X14
+	PANDN      X8, X14
+	POR        X14, X3
+	PXOR       X5, X3
+	PAND       X3, X0
+	PXOR       X0, X8
+	PANDN      X7, X2
+	PXOR       X3, X2
+	PANDN      X2, X12
+	PXOR       X8, X12
+	PANDN      X12, X6
+	PXOR       X6, X8
+	PAND       X1, X8
+	MOVO       X2, X3
+	POR        X0, X3
+	PANDN      X4, X9
+	MOVO       X11, X5
+	PANDN      X9, X5
+	PXOR       X5, X3
+	PXOR       X8, X3
+	PXOR       240(R13), X3
+	MOVO       X3, 240(R13)
+	POR        X10, X4
+	PXOR       X14, X4
+	PXOR       X0, X4
+	PANDN      X13, X0
+	PAND       X0, X1
+	PXOR       X1, X2
+	PANDN      X2, X11
+	PXOR       X11, X4
+	PXOR       464(R13), X4
+	MOVO       X4, 464(R13)
 	MOVL       4(SI), R15
 	ADDQ       AX, R15
 	MOVO       32(R13), X0
@@ -25478,93 +24587,6 @@ rounds:
 	PXOR       X10, X0
 	PXOR       16(R14), X0
 	MOVO       X0, 16(R14)
-	MOVO       176(R13), X0
-	PXOR       400(R15), X0
-	MOVO       112(R13), X1
-	PXOR       352(R15), X1
-	MOVO       X0, X2
-	PXOR       X1, X2
-	MOVO       160(R13), X3
-	PXOR       48(R15), X3
-	MOVO       144(R13), X4
-	PXOR       176(R15), X4
-	MOVO       X3, X5
-	PXOR       X4, X5
-	PXOR       X5, X2
-	MOVO       192(R13), X6
-	PXOR       112(R15), X6
-	MOVO       X6, X7
-	PXOR       X4, X7
-	MOVO       X6, X8
-	POR        X3, X8
-	PAND       X1, X8
-	PXOR       X7, X8
-	POR        X1, X5
-	MOVO       X0, X9
-	PANDN      X5, X9
-	PXOR       X9, X8
-	MOVO       X3, X9
-	PXOR       X8, X9
-	MOVO       X7, X10
-	PANDN      X9, X10
-	PAND       X1, X10
-	MOVO       128(R13), X11
-	PXOR       288(R15), X11
-	MOVO       X11, X12
-	PXOR       X10, X12
-	PXOR       X12, X5
-	PANDN      X5, X4
-	PXOR       onesSSE2<>+0(SB), X9
-	PXOR       X9, X4
-	MOVO       X11, X13
-	PANDN      X4, X13
-	PXOR       X13, X2
-	PXOR       X5, X7
-	MOVO       X7, X4
-	POR        X9, X4
-	PAND       X6, X4
-	PXOR       X2, X4
-	MOVO       X4, X13
-	PXOR       368(R14), X13
-	MOVO       X13, 368(R14)
-	MOVO       X11, X13
-	PAND       X12, X13
-	PXOR       X8, X13
-	MOVO       X13, X14
-	PXOR       80(R14), X14
-	MOVO       X14, 80(R14)
-	MOVO       X1, X14
-	PANDN      X8, X14
-	POR        X14, X3
-	PXOR       X5, X3
-	PAND       X3, X0
-	PXOR       X0, X8
-	PANDN      X7, X2
-	PXOR       X3, X2
-	PANDN      X2, X12
-	PXOR       X8, X12
-	PANDN      X12, X6
-	PXOR       X6, X8
-	PAND       X1, X8
-	MOVO       X2, X3
-	POR        X0, X3
-	PANDN      X4, X9
-	MOVO       X11, X5
-	PANDN      X9, X5
-	PXOR       X5, X3
-	PXOR       X8, X3
-	PXOR       240(R14), X3
-	MOVO       X3, 240(R14)
-	POR        X10, X4
-	PXOR       X14, X4
-	PXOR       X0, X4
-	PANDN      X13, X0
-	PAND       X0, X1
-	PXOR       X1, X2
-	PANDN      X2, X11
-	PXOR       X11, X4
-	PXOR       464(R14), X4
-	MOVO       X4, 464(R14)
 	MOVO       176(R13), X0
 	PXOR       240(R15), X0
 	MOVO       208(R13), X1
@@ -26014,6 +25036,93 @@ rounds:
 	PXOR       X9, X4
 	PXOR       64(R14), X4
 	MOVO       X4, 64(R14)
+	MOVO       176(R13), X0
+	PXOR       400(R15), X0
+	MOVO       112(R13), X1
+	PXOR       352(R15), X1
+	MOVO       X0, X2
+	PXOR       X1, X2
+	MOVO       160(R13), X3
+	PXOR       48(R15), X3
+	MOVO       144(R13), X4
+	PXOR       176(R15), X4
+	MOVO       X3, X5
+	PXOR       X4, X5
+	PXOR       X5, X2
+	MOVO       192(R13), X6
+	PXOR       112(R15), X6
+	MOVO       X6, X7
+	PXOR       X4, X7
+	MOVO       X6, X8
+	POR        X3, X8
+	PAND       X1, X8
+	PXOR       X7, X8
+	POR        X1, X5
+	MOVO       X0, X9
+	PANDN      X5, X9
+	PXOR       X9, X8
+	MOVO       X3, X9
+	PXOR       X8, X9
+	MOVO       X7, X10
+	PANDN      X9, X10
+	PAND       X1, X10
+	MOVO       128(R13), X11
+	PXOR       288(R15), X11
+	MOVO       X11, X12
+	PXOR       X10, X12
+	PXOR       X12, X5
+	PANDN      X5, X4
+	PXOR       onesSSE2<>+0(SB), X9
+	PXOR       X9, X4
+	MOVO       X11, X13
+	PANDN      X4, X13
+	PXOR       X13, X2
+	PXOR       X5, X7
+	MOVO       X7, X4
+	POR        X9, X4
+	PAND       X6, X4
+	PXOR       X2, X4
+	MOVO       X4, X13
+	PXOR       368(R14), X13
+	MOVO       X13, 368(R14)
+	MOVO       X11, X13
+	PAND       X12, X13
+	PXOR       X8, X13
+	MOVO       X13, X14
+	PXOR       80(R14), X14
+	MOVO       X14, 80(R14)
+	MOVO       X1, X14
+	PANDN      X8, X14
+	POR        X14, X3
+	PXOR       X5, X3
+	PAND       X3, X0
+	PXOR       X0, X8
+	PANDN      X7, X2
+	PXOR       X3, X2
+	PANDN      X2, X12
+	PXOR       X8, X12
+	PANDN      X12, X6
+	PXOR       X6, X8
+	PAND       X1, X8
+	MOVO       X2, X3
+	POR        X0, X3
+	PANDN      X4, X9
+	MOVO       X11, X5
+	PANDN      X9, X5
+	PXOR       X5, X3
+	PXOR       X8, X3
+	PXOR       240(R14), X3
+	MOVO       X3, 240(R14)
+	POR        X10, X4
+	PXOR       X14, X4
+	PXOR       X0, X4
+	PANDN      X13, X0
+	PAND       X0, X1
+	PXOR       X1, X2
+	PANDN      X2, X11
+	PXOR       X11, X4
+	PXOR       464(R14), X4
+	MOVO       X4, 464(R14)
 	ADDQ       $+8, SI
 	DECQ       DI
 	JNZ        rounds
@@ -28301,3 +27410,24 @@ DATA decryptRoundsSSE2<>+180(SB)/4, $0x00000e40
 DATA decryptRoundsSSE2<>+184(SB)/4, $0x00000e20
 DATA decryptRoundsSSE2<>+188(SB)/4, $0x00000e10
 GLOBL decryptRoundsSSE2<>(SB), RODATA|NOPTR, $192
+
+// func forgetSSE2()
+// Requires: SSE2
+TEXT ·forgetSSE2(SB), NOSPLIT, $0
+	PXOR X0, X0
+	PXOR X1, X1
+	PXOR X2, X2
+	PXOR X3, X3
+	PXOR X4, X4
+	PXOR X5, X5
+	PXOR X6, X6
+	PXOR X7, X7
+	PXOR X8, X8
+	PXOR X9, X9
+	PXOR X10, X10
+	PXOR X11, X11
+	PXOR X12, X12
+	PXOR X13, X13
+	PXOR X14, X14
+	PXOR X15, X15
+	RET

@@ -244,3 +244,17 @@ func (v *isa) rotate(bits, n int, r, tmp reg) {
 	v.shift(bits, n-bits, r, r)
 	v.or(tmp, r, r)
 }
+
+// forget clears the vector registers.
+func (v *isa) forget() {
+	TEXT("forget"+v.name, NOSPLIT, "func()")
+	Doc("Clears the vector registers.")
+	if v.vex {
+		VZEROALL()
+	} else {
+		for _, x := range xmm[:16] {
+			PXOR(x, x)
+		}
+	}
+	RET()
+}
