@@ -8,6 +8,7 @@ import (
 	"culvert/cmd/culvert/internal/gateway"
 	"culvert/offload"
 	"culvert/offload/ipsecmb"
+	"culvert/offload/multibuf"
 )
 
 // leveled is an engine with several implementations, for several kinds of processor.
@@ -20,7 +21,13 @@ type leveled interface {
 
 // engines are all that can be measured: the gateway's, and those that are there for measuring only.
 func engines() []offload.Engine {
-	return append(gateway.Engines(), ipsecmb.New(ipsecmb.Options{TripleDES: true}))
+	all := gateway.Engines()
+	for i, e := range all {
+		if m, ok := e.(*multibuf.Engine); ok {
+			all[i] = lanesOf(m)
+		}
+	}
+	return append(all, ipsecmb.New(ipsecmb.Options{TripleDES: true}))
 }
 
 // levelNames are what --cpu takes besides "all", whether this machine has them or not.

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"culvert/offload"
+	"culvert/offload/multibuf"
 	"culvert/offload/pool"
 	"culvert/offload/soft"
 )
@@ -161,6 +162,27 @@ func TestChoose(t *testing.T) {
 		if got := strings.Join(names, ", "); got != c.chosen || strings.Join(notes, "; ") != c.notes {
 			t.Errorf("%v, %v: %s; notes %q", c.names, c.levels, got, notes)
 		}
+	}
+}
+
+// Package multibuf's engine has its levels here, each of which can be forced and says so.
+func TestMultibufLevels(t *testing.T) {
+	best := lanesOf(multibuf.New(multibuf.Options{Rest: soft.New()}))
+	chosen, _, err := choose([]offload.Engine{best}, nil, []string{"all"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(chosen) != len(multibuf.Levels()) || best.Level() != chosen[0].level {
+		t.Errorf("%d levels, not %v; the best is %s", len(chosen), multibuf.Levels(), best.Level())
+	}
+	for i, c := range chosen {
+		want := string(multibuf.Levels()[i])
+		if c.name != "multibuf" || c.level != want || !slices.Contains(levelNames, want) || !strings.HasPrefix(c.caps.Detail, want) {
+			t.Errorf("level %s is called %s, with %q; --cpu takes %v", want, c, c.caps.Detail, levelNames)
+		}
+	}
+	if _, err := best.WithLevel("mmx"); err == nil {
+		t.Error("there is a level mmx")
 	}
 }
 
