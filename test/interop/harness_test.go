@@ -44,18 +44,18 @@ var lanesOver = []struct {
 
 // gateway is a data plane between links in memory: the test is the host behind it, and the peer before it.
 type gateway struct {
-	t      *testing.T
-	cfg    dataplane.Config
-	db     *sa.DB
-	plane  *dataplane.Plane
-	host   *memlink.Inner   // the test's end of the TUN
-	wire   []*memlink.Outer // the test's ends of the outer links, one per row of wires
-	read   link.InnerReader
-	write  link.InnerWriter
-	recv   []link.OuterReader
-	batch  []*link.RxBatch
-	send   []link.OuterWriter
-	inSize uint64 // packets given to the lanes so far
+	t     *testing.T
+	cfg   dataplane.Config
+	db    *sa.DB
+	plane *dataplane.Plane
+	host  *memlink.Inner   // the test's end of the TUN
+	wire  []*memlink.Outer // the test's ends of the outer links, one per row of wires
+	read  link.InnerReader
+	write link.InnerWriter
+	recv  []link.OuterReader
+	batch []*link.RxBatch
+	send  []link.OuterWriter
+	given uint64 // packets given to the lanes so far
 }
 
 // newGateway makes a data plane with one outer link for each row of wires.
@@ -210,7 +210,7 @@ func (g *gateway) arrive(wire int, tos uint8, esp ...[]byte) {
 			g.t.Fatal(m.Err)
 		}
 	}
-	g.inSize += uint64(len(esp))
+	g.given += uint64(len(esp))
 }
 
 // leave has the host send a packet or super-packet that the lanes split into n.
@@ -222,7 +222,7 @@ func (g *gateway) leave(h link.VNet, packet []byte, n int) {
 	if failed, err := g.write.Flush(); failed > 0 || err != nil {
 		g.t.Fatalf("%d packets to the TUN failed: %v", failed, err)
 	}
-	g.inSize += uint64(n)
+	g.given += uint64(n)
 }
 
 // books adds up the lanes' books.
@@ -244,7 +244,7 @@ func (g *gateway) settle() dataplane.Counters {
 	deadline := time.Now().Add(patience)
 	for {
 		b := g.books()
-		if b.PacketsIn == g.inSize && b.InFlight == 0 {
+		if b.PacketsIn == g.given && b.InFlight == 0 {
 			break
 		}
 		select {
@@ -252,8 +252,8 @@ func (g *gateway) settle() dataplane.Counters {
 			g.t.Fatalf("a lane died: %v", g.plane.Stop())
 		default:
 		}
-		if b.PacketsIn > g.inSize || time.Now().After(deadline) {
-			g.t.Fatalf("of %d packets given, the lanes took in %d and have %d in flight", g.inSize, b.PacketsIn, b.InFlight)
+		if b.PacketsIn > g.given || time.Now().After(deadline) {
+			g.t.Fatalf("of %d packets given, the lanes took in %d and have %d in flight", g.given, b.PacketsIn, b.InFlight)
 		}
 		time.Sleep(time.Millisecond) // between two looks
 	}

@@ -231,7 +231,7 @@ func hostileHost(t *testing.T, g *gateway, packets int) {
 		time.Sleep(time.Millisecond) // between two looks
 		last = g.books()
 	}
-	g.inSize = last.PacketsIn
+	g.given = last.PacketsIn
 	g.leave(link.VNet{}, innerOf(0, true)[0], 1)
 	b := g.settle()
 	t.Logf("%d packets in %v: %d sent, drops %v", b.PacketsIn, time.Since(begin).Round(time.Millisecond), b.PacketsOut, causes(b))

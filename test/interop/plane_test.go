@@ -36,42 +36,42 @@ func innerOf(n int, outbound bool) (all [][]byte) {
 func TestScapyToHost(t *testing.T) {
 	for _, esn := range []bool{false, true} {
 		const first = 5<<32 - 3 // with ESN the high half changes within the burst
-		var jobs []judge.SealJob
-		type key struct{ n, wire int }
-		of := map[key]int{}
-		layout := func(g *gateway) (tunnels []*tunnel) {
-			for n, tr := range offload.Transforms() {
-				wire := n % len(wires)
-				tunnels = append(tunnels, g.add(tr, esn, wire, n, nil, func(in *sa.Inbound) {
-					if esn {
-						in.Resume(first - 1)
-					}
-				}))
+		// The n-th tunnel has a transform and a row of wires of its own.
+		layout := func(f func(n, wire int, tr *offload.Transform)) {
+			for i, tr := range offload.Transforms() {
+				for wire := range wires {
+					f(i*len(wires)+wire, wire, tr)
+				}
 			}
-			return tunnels
 		}
-		for _, tn := range layout(newGateway(t, lanesOver[0].set)) {
+		var jobs []judge.SealJob
+		layout(func(n, wire int, tr *offload.Transform) {
 			seq := uint64(1)
 			if esn {
 				seq = first
 			}
-			j := judge.SealJob{SA: tn.in}
-			for _, p := range innerOf(tn.n, false) {
+			in, _ := associations(tr, esn, wire, n)
+			j := judge.SealJob{SA: in}
+			for _, p := range innerOf(n, false) {
 				j.Plain = append(j.Plain, judge.Plain{Inner: p, Seq: seq})
 				seq++
 			}
-			of[key{tn.n, tn.wire}] = len(jobs)
 			jobs = append(jobs, j)
-		}
+		})
 		sealed := judge.ScapySeal(t, jobs...)
 		for _, over := range lanesOver {
 			t.Run(fmt.Sprintf("%s/ESN=%v", over.name, esn), func(t *testing.T) {
 				g := newGateway(t, over.set)
-				tunnels := layout(g)
+				var tunnels []*tunnel
+				layout(func(n, wire int, tr *offload.Transform) {
+					tunnels = append(tunnels, g.add(tr, esn, wire, n, nil, func(in *sa.Inbound) {
+						if esn {
+							in.Resume(first - 1)
+						}
+					}))
+				})
 				g.start()
-				want := map[int][][]byte{}
-				for _, tn := range tunnels {
-					i := of[key{tn.n, tn.wire}]
+				for i, tn := range tunnels {
 					var esp [][]byte
 					for _, w := range sealed[i] {
 						p, err := judge.ESP(w)
@@ -81,9 +81,6 @@ func TestScapyToHost(t *testing.T) {
 						esp = append(esp, bytes.Clone(p))
 					}
 					g.arrive(tn.wire, 0, esp...)
-					for _, p := range jobs[i].Plain {
-						want[tn.n] = append(want[tn.n], p.Inner)
-					}
 				}
 				if c := causes(g.settle()); len(c) > 0 {
 					t.Errorf("drops: %v", c)
@@ -93,14 +90,15 @@ func TestScapyToHost(t *testing.T) {
 					n := tunnelOf(p)
 					got[n] = append(got[n], p)
 				}
-				for _, tn := range tunnels {
-					if len(got[tn.n]) != len(want[tn.n]) {
-						t.Errorf("%s over %s: %d of %d packets arrived", tn.in.Transform, wires[tn.wire].name, len(got[tn.n]), len(want[tn.n]))
+				for i, tn := range tunnels {
+					want := jobs[i].Plain
+					if len(got[tn.n]) != len(want) {
+						t.Errorf("%s over %s: %d of %d packets arrived", tn.in.Transform, wires[tn.wire].name, len(got[tn.n]), len(want))
 						continue
 					}
-					for i := range want[tn.n] {
-						if !bytes.Equal(got[tn.n][i], want[tn.n][i]) {
-							t.Errorf("%s over %s: packet %d arrived as\n%x, sent was\n%x", tn.in.Transform, wires[tn.wire].name, i, got[tn.n][i], want[tn.n][i])
+					for k := range want {
+						if !bytes.Equal(got[tn.n][k], want[k].Inner) {
+							t.Errorf("%s over %s: packet %d arrived as\n%x, sent was\n%x", tn.in.Transform, wires[tn.wire].name, k, got[tn.n][k], want[k].Inner)
 						}
 					}
 				}
@@ -129,12 +127,13 @@ func TestHostToScapy(t *testing.T) {
 	var all []sending
 	var jobs []judge.OpenJob
 	for _, esn := range []bool{false, true} {
-		for _, over := range lanesOver {
+		for k, over := range lanesOver {
 			t.Run(fmt.Sprintf("%s/ESN=%v", over.name, esn), func(t *testing.T) {
 				g := newGateway(t, over.set)
 				var tunnels []*tunnel
 				for n, tr := range offload.Transforms() {
-					tunnels = append(tunnels, g.add(tr, esn, n%len(wires), n, nil, nil))
+					// With another row of wires for each kind of engine, every transform meets all of them.
+					tunnels = append(tunnels, g.add(tr, esn, (n+k)%len(wires), n, nil, nil))
 				}
 				g.start()
 				for _, tn := range tunnels {
