@@ -31,7 +31,7 @@ func engines() []offload.Engine {
 }
 
 // levelNames are what --cpu takes besides "all", whether this machine has them or not.
-var levelNames = []string{"avx512", "avx2", "avx", "sse-sha", "sse", "sse2", "arm64", "generic"}
+var levelNames = []string{"avx512", "avx2", "avx", "shani", "sse-sha", "sse", "sse2", "arm64", "generic"}
 
 // candidate is an engine to measure, at one level.
 type candidate struct {

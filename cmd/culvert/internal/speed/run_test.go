@@ -144,7 +144,7 @@ func TestChoose(t *testing.T) {
 		{levels: []string{"sse"}, chosen: "lanes (sse)", notes: "soft is left out: --cpu sse: the engine has no levels; card is left out: this machine has no such device"},
 		{names: []string{"card"}, err: "--engine card: this machine has no such device"},
 		{names: []string{"qat"}, err: `--engine "qat": write one or more of soft, lanes, card, or all`},
-		{levels: []string{"mmx"}, err: `--cpu "mmx": write one or more of avx512, avx2, avx, sse-sha, sse, sse2, arm64, generic, or all`},
+		{levels: []string{"mmx"}, err: `--cpu "mmx": write one or more of avx512, avx2, avx, shani, sse-sha, sse, sse2, arm64, generic, or all`},
 		{names: []string{"lanes"}, levels: []string{"avx512"}, err: "--engine lanes: --cpu avx512: on this machine the engine has avx2, sse"},
 		{levels: []string{"avx512"}, err: "no engine is left to measure: soft is left out"},
 	} {
