@@ -13,6 +13,9 @@
 // Below it:
 //
 //	soft         the standard library's algorithms; runs everywhere, and is the reference
+//	multibuf     many packets at once, in assembly of our own for amd64 and arm64
+//	padlock      VIA's instructions, for amd64 and 386
+//	ipsecmb      intel-ipsec-mb by cgo, behind a build tag: a yardstick and a second opinion
 //	pool         any synchronous engine on several goroutines
 //	offloadtest  the conformance suite that every engine passes, and Chaos, an unruly double
 //

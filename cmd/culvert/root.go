@@ -10,6 +10,7 @@ import (
 
 	"culvert/cmd/culvert/internal/control"
 	"culvert/cmd/culvert/internal/demo"
+	"culvert/cmd/culvert/internal/speed"
 )
 
 // version is set by the linker at a release; otherwise it is the commit that the toolchain recorded, or "devel".
@@ -45,7 +46,7 @@ ESP-in-UDP or as native ESP; and the reverse.`,
 		SilenceErrors: true,
 	}
 	c.AddCommand(runCommand(), checkCommand(), exampleCommand(), statusCommand(), saCommand(), policyCommand(),
-		enginesCommand(), guardCommand(), demo.Command())
+		enginesCommand(), guardCommand(), demo.Command(), speed.Command())
 	return c
 }
 

@@ -24,6 +24,8 @@ import (
 	"culvert/dataplane"
 	"culvert/dataplane/link"
 	"culvert/offload"
+	"culvert/offload/multibuf"
+	"culvert/offload/padlock"
 	"culvert/offload/pool"
 	"culvert/offload/soft"
 	"culvert/sa"
@@ -31,7 +33,7 @@ import (
 
 // Engines are all that this build has, the preferred first.
 func Engines() []offload.Engine {
-	return []offload.Engine{soft.New()}
+	return []offload.Engine{padlock.New(), multibuf.New(multibuf.Options{Rest: soft.New()}), soft.New()}
 }
 
 // ProtectMemory keeps the process's memory, where keys are, out of core files and from other processes.

@@ -1,0 +1,87 @@
+#include "textflag.h"
+
+// func CBC(r *Registers)
+TEXT ·CBC(SB), NOSPLIT, $0-4
+	MOVL r+0(FP), DI
+	MOVL 0(DI), AX
+	MOVL 4(DI), BX
+	MOVL 8(DI), CX
+	MOVL 12(DI), DX
+	MOVL 16(DI), SI
+	MOVL 20(DI), DI
+	PUSHFL
+	POPFL
+	BYTE $0xf3; BYTE $0x0f; BYTE $0xa7; BYTE $0xd0
+	PUSHL DI
+	MOVL r+0(FP), DI
+	MOVL AX, 0(DI)
+	MOVL BX, 4(DI)
+	MOVL CX, 8(DI)
+	MOVL DX, 12(DI)
+	MOVL SI, 16(DI)
+	POPL AX
+	MOVL AX, 20(DI)
+	RET
+
+// func CBCHeldKey(r *Registers)
+TEXT ·CBCHeldKey(SB), NOSPLIT, $0-4
+	MOVL r+0(FP), DI
+	MOVL 0(DI), AX
+	MOVL 4(DI), BX
+	MOVL 8(DI), CX
+	MOVL 12(DI), DX
+	MOVL 16(DI), SI
+	MOVL 20(DI), DI
+	BYTE $0xf3; BYTE $0x0f; BYTE $0xa7; BYTE $0xd0
+	PUSHL DI
+	MOVL r+0(FP), DI
+	MOVL AX, 0(DI)
+	MOVL BX, 4(DI)
+	MOVL CX, 8(DI)
+	MOVL DX, 12(DI)
+	MOVL SI, 16(DI)
+	POPL AX
+	MOVL AX, 20(DI)
+	RET
+
+// func SHA1(r *Registers)
+TEXT ·SHA1(SB), NOSPLIT, $0-4
+	MOVL r+0(FP), DI
+	MOVL 0(DI), AX
+	MOVL 4(DI), BX
+	MOVL 8(DI), CX
+	MOVL 12(DI), DX
+	MOVL 16(DI), SI
+	MOVL 20(DI), DI
+	BYTE $0xf3; BYTE $0x0f; BYTE $0xa6; BYTE $0xc8
+	PUSHL DI
+	MOVL r+0(FP), DI
+	MOVL AX, 0(DI)
+	MOVL BX, 4(DI)
+	MOVL CX, 8(DI)
+	MOVL DX, 12(DI)
+	MOVL SI, 16(DI)
+	POPL AX
+	MOVL AX, 20(DI)
+	RET
+
+// func SHA256(r *Registers)
+TEXT ·SHA256(SB), NOSPLIT, $0-4
+	MOVL r+0(FP), DI
+	MOVL 0(DI), AX
+	MOVL 4(DI), BX
+	MOVL 8(DI), CX
+	MOVL 12(DI), DX
+	MOVL 16(DI), SI
+	MOVL 20(DI), DI
+	BYTE $0xf3; BYTE $0x0f; BYTE $0xa6; BYTE $0xd0
+	PUSHL DI
+	MOVL r+0(FP), DI
+	MOVL AX, 0(DI)
+	MOVL BX, 4(DI)
+	MOVL CX, 8(DI)
+	MOVL DX, 12(DI)
+	MOVL SI, 16(DI)
+	POPL AX
+	MOVL AX, 20(DI)
+	RET
