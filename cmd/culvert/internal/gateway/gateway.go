@@ -130,7 +130,11 @@ func (g *Gateway) start() error {
 	if err := g.loadTunnels(cfg, mtus); err != nil {
 		return err
 	}
-	dp := dataplane.Config{DB: g.db, Inner: g.inner, Outers: g.outers, Engine: g.engine}
+	caps, err := g.engine.Probe()
+	if err != nil {
+		return err
+	}
+	dp := dataplane.Config{DB: g.db, Inner: g.inner, Outers: g.outers, Engine: g.engine, Async: caps.Async}
 	if g.pool != nil {
 		dp.Pool = g.pool
 	}
