@@ -109,6 +109,15 @@ func (r *sockReader) NewBatch() *RxBatch {
 	return &RxBatch{State: st}
 }
 
+// aboutAnother says whether an error of receiving is one that ICMP messages leave at a socket (ip(7), IP_RECVERR).
+func aboutAnother(e unix.Errno) bool {
+	switch sentinel(e) {
+	case ErrTooBig, ErrUnreachable, ErrRefused, ErrForbidden:
+		return true
+	}
+	return e == unix.EPROTO || e == unix.EOPNOTSUPP
+}
+
 func (r *sockReader) Recv(b *RxBatch, wait bool) error {
 	s, st := r.s, b.State.(*rxState)
 	r.st = st
@@ -150,8 +159,13 @@ func (r *sockReader) Recv(b *RxBatch, wait bool) error {
 			r.finish(b)
 			return nil
 		case r.errno == unix.EINTR || r.errno == unix.EAGAIN:
-		case tries < 64: // what somebody says about a packet sent earlier; the socket forgets it by saying so
+		case aboutAnother(r.errno) || tries < 64:
+			// What somebody says about a packet sent earlier; the socket forgets it by saying so. While the peer is away and
+			// much is sent to it, there may be any number of these.
 			_ = s.rc.Control(r.look)
+			if !wait && tries >= 64 {
+				return ErrAgain
+			}
 		default:
 			return s.fail("receive", r.errno)
 		}

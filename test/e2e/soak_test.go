@@ -41,7 +41,7 @@ var uses = []struct {
 	noise func(before float64) float64
 }{
 	{"resident memory", func(s sample) float64 { return s.rss }, func(b float64) float64 { return 8<<20 + b/10 }},
-	{"heap", func(s sample) float64 { return s.heap }, func(b float64) float64 { return 2<<20 + b/10 }},
+	{"heap", func(s sample) float64 { return s.heap }, func(b float64) float64 { return 4<<20 + b/10 }},
 	{"goroutines", func(s sample) float64 { return s.goroutines }, func(float64) float64 { return 2 }}, // of the query itself
 	{"open files", func(s sample) float64 { return s.fds }, func(float64) float64 { return 2 }},
 }

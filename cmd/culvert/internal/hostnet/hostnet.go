@@ -204,6 +204,8 @@ func (p *Plan) routes(tun int) []netlink.Route {
 		}
 		if tun != 0 {
 			r := netlink.Route{LinkIndex: tun, MTU: mtu[dst], Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE}
+			// Linux tells senders of IPv6 packets the route's MTU only if it is locked, else the interface's.
+			r.MTULock = dst.Addr().Is6()
 			if s := src[dst]; s.IsValid() {
 				r.Src = s.AsSlice()
 			}
