@@ -637,7 +637,8 @@ func (s *Snapshot) Inbound(spi uint32) *Inbound {
 }
 
 // Outbound is the policy that decides on a packet to be sent; false if there is none, which means to discard it (RFC 4301
-// section 5.1). The policy is not to be changed. It does not allocate.
+// section 5.1). The policy is not to be changed. It does not allocate, but on 32-bit MIPS and ARM, where Go does not inline
+// what the prefix table does with an address.
 //
 // A later fragment, or any flow without ports, that a policy with ports to protect or discard might be meant for does not
 // get past it to one that bypasses: then too there is none.

@@ -1,4 +1,3 @@
-// Command culvert is a userspace IPsec ESP gateway. See `culvert --help`.
 package main
 
 import (

@@ -1,6 +1,5 @@
 //go:build amd64 || 386
 
-// Package insn executes single PadLock instructions, with registers as the caller wants them. It keeps to none of their rules.
 package insn
 
 // Registers are those that the instructions use.

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"culvert/offload"
 	"culvert/test/lab"
 	"culvert/test/peers"
 )
@@ -43,6 +44,7 @@ its own namespaces is touched.`,
 		},
 	}
 	o.flags(c.Flags())
+	c.RegisterFlagCompletionFunc("transform", cobra.FixedCompletions(transformNames(), cobra.ShellCompDirectiveNoFileComp))
 	c.RegisterFlagCompletionFunc("link", cobra.FixedCompletions(linkKinds, cobra.ShellCompDirectiveNoFileComp))
 	c.RegisterFlagCompletionFunc("beside", cobra.FixedCompletions(besides, cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -245,4 +247,15 @@ func measureBeside(ctx context.Context, p *progress, row *lab.Row, o *options, n
 		return nil, err
 	}
 	return &besideRow{Name: name, TCP: m.tcp, UDP: m.udp, Latency: m.latency}, nil
+}
+
+// transformNames are the names that --transform takes, each once.
+func transformNames() []string {
+	var names []string
+	for _, t := range offload.Transforms() {
+		if !slices.Contains(names, t.Name) {
+			names = append(names, t.Name)
+		}
+	}
+	return names
 }

@@ -1,19 +1,3 @@
-// Package hostnet lays the host's routes into the TUN, and the guard that keeps protected traffic off every other way, also
-// while no gateway runs.
-//
-// All routes are in one table of their own, found through rules in front of the main table (and of strongSwan's, 220):
-//
-//	200  fwmark Mark            lookup main     the gateway's own ESP packets never enter the TUN
-//	201  iif lo                 goto 212        the host's own packets are nobody's forgery
-//	202  iif TUN                goto 212        what the gateway decapsulated has been judged
-//	203  from local             goto 212        only where a remote subnet contains a local one
-//	203  from bypassed          goto 212        answers to what was let past the tunnel
-//	204  from remote to local   blackhole       the guard: clear traffic that should have come protected (RFC 4301 5.2)
-//	212                         lookup Table
-//
-// and in the table, for each remote subnet, a route into the TUN with the tunnel's exact MTU, behind it (the guard) an
-// unreachable one of the worst metric, and for each bypassed prefix a throw route, which sends the look-up on to the main
-// table. The TUN's routes vanish with the process that holds the TUN; the guard stays, whatever happened to the process.
 package hostnet
 
 import (

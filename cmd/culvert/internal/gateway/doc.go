@@ -1,0 +1,8 @@
+// Package gateway puts a gateway together from a configuration and runs it: SAs, links, lanes, the host's routes, the
+// control socket and the metrics.
+//
+//	gateway.go  start, stop, the parts
+//	tunnels.go  SAs and policies from the configuration; reload
+//	watch.go    path MTUs, keepalives, lifetimes
+//	report.go   what the control socket and the metrics show
+package gateway
