@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -194,18 +195,33 @@ func openDir(dir string) (*dirDisk, []byte, error) {
 		d.lock.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
 	}
 	name := filepath.Join(dir, marksName)
-	if d.file, err = os.OpenFile(name, os.O_RDWR, 0); errors.Is(err, fs.ErrNotExist) {
+	// Not through a link, and nothing but a file: the content of a device might never end.
+	if d.file, err = os.OpenFile(name, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0); errors.Is(err, fs.ErrNotExist) {
 		return d, nil, nil
 	} else if err != nil {
 		d.close()
 		return fail(err)
 	}
-	content, err := os.ReadFile(name)
+	content, err := readMarks(d.file)
 	if err != nil {
 		d.close()
 		return fail(err)
 	}
 	return d, content, nil
+}
+
+// maxMarks bounds the file of marks: a million keys.
+const maxMarks = 64 << 20
+
+func readMarks(f *os.File) ([]byte, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() || st.Size() > maxMarks {
+		return nil, fmt.Errorf("%s is not a file of marks: %v, %d bytes; move it away, and give every SA new keys", f.Name(), st.Mode(), st.Size())
+	}
+	return io.ReadAll(io.LimitReader(f, maxMarks))
 }
 
 // makeDir makes a directory that is not there, durably, with what leads to it.

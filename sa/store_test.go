@@ -939,3 +939,23 @@ func BenchmarkSequenceStored(b *testing.B) {
 	}
 	b.ReportMetric(float64(stalls)/float64(b.N), "stalls/packet")
 }
+
+// What is in the place of the marks and is no file is refused, not read: a device would never end.
+func TestMarksMustBeAFile(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"link to a device": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"FIFO":             func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"directory":        func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		dir := t.TempDir()
+		if err := put(filepath.Join(dir, marksName)); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := OpenStore(dir); err == nil {
+			s.Close()
+			t.Errorf("%s: opened", name)
+		} else if !strings.Contains(err.Error(), marksName) {
+			t.Errorf("%s: %v does not name the file", name, err)
+		}
+	}
+}
