@@ -15289,81 +15289,84 @@ rounds:
 	ADDQ         AX, R15
 	VMOVDQA      64(R14), Y0
 	VPXOR        736(R15), Y0, Y0
-	VMOVDQA      32(R14), Y1
-	VPXOR        320(R15), Y1, Y1
+	VMOVDQA      128(R14), Y1
+	VPXOR        128(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VMOVDQA      992(R14), Y3
-	VPXOR        416(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y4
-	VMOVDQA      128(R14), Y5
-	VPXOR        128(R15), Y5, Y5
-	VPANDN       Y5, Y4, Y6
-	VMOVDQA      (R14), Y7
-	VPXOR        512(R15), Y7, Y7
-	VPXOR        Y1, Y7, Y8
-	VPXOR        Y3, Y6, Y9
+	VPANDN       Y1, Y2, Y1
+	VMOVDQA      32(R14), Y3
+	VPXOR        320(R15), Y3, Y3
+	VPXOR        Y3, Y1, Y4
+	VPXOR        onesAVX2<>+0(SB), Y1, Y5
+	VPANDN       Y5, Y3, Y6
+	VMOVDQA      96(R14), Y7
+	VPXOR        (R15), Y7, Y7
+	VPANDN       Y4, Y7, Y8
+	VPXOR        Y7, Y0, Y9
+	VPOR         Y8, Y9, Y10
+	VPXOR        Y6, Y10, Y11
+	VPOR         Y1, Y11, Y1
+	VPOR         Y2, Y1, Y12
+	VMOVDQA      992(R14), Y13
+	VPXOR        416(R15), Y13, Y13
+	VPAND        Y12, Y13, Y12
+	VPXOR        Y12, Y4, Y12
+	VPOR         Y6, Y0, Y14
+	VPOR         Y2, Y3, Y3
+	VPAND        Y10, Y3, Y3
+	VPAND        Y3, Y13, Y3
+	VPXOR        Y3, Y14, Y3
+	VMOVDQA      (R14), Y10
+	VPXOR        512(R15), Y10, Y10
+	VPAND        Y3, Y10, Y15
+	VPXOR        Y8, Y2, Y8
+	VPANDN       Y11, Y13, Y11
+	VMOVDQA      Y14, (R12)
+	VPXOR        Y11, Y8, Y14
+	VPXOR        Y15, Y14, Y14
+	VPXOR        256(R13), Y14, Y15
+	VMOVDQA      Y15, 256(R13)
+	VPANDN       Y1, Y14, Y1
+	VPAND        Y1, Y13, Y15
+	VPANDN       Y14, Y4, Y4
+	VPXOR        Y15, Y4, Y15
+	VPOR         Y9, Y15, Y9
+	VPXOR        Y6, Y9, Y9
 	VPANDN       Y9, Y7, Y9
-	VPXOR        Y9, Y4, Y9
-	VPANDN       Y9, Y5, Y10
-	VPXOR        Y4, Y10, Y4
-	VPAND        Y4, Y1, Y11
-	VPXOR        onesAVX2<>+0(SB), Y7, Y12
-	VPXOR        Y11, Y12, Y11
-	VPANDN       Y11, Y0, Y11
-	VPANDN       Y11, Y3, Y13
-	VPXOR        Y13, Y8, Y8
-	VMOVDQA      96(R14), Y14
-	VPXOR        (R15), Y14, Y14
-	VPXOR        Y2, Y14, Y2
-	VPOR         Y10, Y2, Y2
-	VPANDN       Y2, Y5, Y2
-	VPXOR        Y2, Y8, Y8
-	VPXOR        Y10, Y14, Y10
-	VPXOR        Y8, Y10, Y10
-	VPAND        Y10, Y8, Y2
-	VPOR         Y6, Y2, Y2
-	VPAND        Y2, Y3, Y3
-	VPXOR        Y3, Y10, Y3
-	VPXOR        Y5, Y3, Y2
-	VPAND        Y7, Y0, Y15
-	VPXOR        Y15, Y2, Y15
-	VPANDN       Y15, Y14, Y15
-	VPOR         Y9, Y13, Y13
-	VPXOR        Y15, Y13, Y13
-	VPXOR        Y0, Y13, Y15
-	VPAND        Y10, Y15, Y15
-	VPANDN       Y15, Y7, Y7
-	VPXOR        Y7, Y6, Y6
-	VPAND        Y6, Y1, Y6
-	VPAND        Y8, Y14, Y8
-	VPOR         Y8, Y4, Y4
-	VPXOR        Y10, Y4, Y4
-	VPANDN       Y13, Y1, Y1
-	VPXOR        Y1, Y3, Y7
-	VPXOR        256(R13), Y7, Y10
-	VMOVDQA      Y10, 256(R13)
-	VPANDN       Y11, Y7, Y7
-	VPANDN       Y7, Y0, Y0
-	VPXOR        Y0, Y4, Y4
-	VPXOR        Y6, Y4, Y4
-	VPXOR        704(R13), Y4, Y0
-	VMOVDQA      Y0, 704(R13)
-	VPXOR        Y11, Y9, Y9
-	VPXOR        Y8, Y9, Y9
-	VPXOR        512(R13), Y9, Y0
-	VMOVDQA      Y0, 512(R13)
-	VPANDN       Y9, Y1, Y0
-	VPXOR        Y2, Y0, Y0
-	VPAND        Y0, Y14, Y0
-	VPXOR        Y0, Y1, Y1
-	VPANDN       Y1, Y5, Y5
-	VPANDN       Y3, Y14, Y14
-	VPXOR        Y9, Y12, Y12
-	VPXOR        Y4, Y12, Y12
-	VPXOR        Y14, Y12, Y12
-	VPXOR        Y5, Y12, Y12
-	VPXOR        960(R13), Y12, Y12
-	VMOVDQA      Y12, 960(R13)
+	VPXOR        Y9, Y12, Y9
+	VPOR         Y2, Y1, Y1
+	VPANDN       Y14, Y0, Y6
+	VPOR         Y8, Y6, Y6
+	VPXOR        Y6, Y7, Y8
+	VPAND        Y3, Y8, Y8
+	VPAND        Y8, Y13, Y8
+	VPXOR        Y8, Y1, Y8
+	VPANDN       Y8, Y10, Y8
+	VPXOR        Y8, Y9, Y8
+	VPXOR        960(R13), Y8, Y8
+	VMOVDQA      Y8, 960(R13)
+	VPXOR        Y1, Y0, Y0
+	VPXOR        Y4, Y0, Y0
+	VPANDN       Y5, Y14, Y5
+	VPANDN       Y5, Y13, Y5
+	VPXOR        Y5, Y0, Y0
+	VPAND        Y0, Y7, Y0
+	VPANDN       Y6, Y13, Y13
+	VMOVDQA      (R12), Y1
+	VPAND        Y1, Y2, Y2
+	VPXOR        Y10, Y2, Y2
+	VPXOR        Y13, Y2, Y2
+	VPXOR        Y2, Y9, Y9
+	VPXOR        Y14, Y9, Y9
+	VPANDN       Y11, Y12, Y12
+	VPANDN       Y12, Y10, Y10
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        512(R13), Y9, Y9
+	VMOVDQA      Y9, 512(R13)
+	VPAND        Y15, Y7, Y7
+	VPXOR        Y7, Y2, Y2
+	VPXOR        704(R13), Y2, Y2
+	VMOVDQA      Y2, 704(R13)
 	VMOVDQA      128(R14), Y0
 	VPXOR        864(R15), Y0, Y0
 	VMOVDQA      256(R14), Y1
@@ -15436,68 +15439,69 @@ rounds:
 	VPXOR        Y11, Y1, Y1
 	VPXOR        32(R13), Y1, Y1
 	VMOVDQA      Y1, 32(R13)
-	VMOVDQA      352(R14), Y0
-	VPXOR        480(R15), Y0, Y0
-	VMOVDQA      416(R14), Y1
-	VPXOR        832(R15), Y1, Y1
-	VPXOR        Y1, Y0, Y2
-	VPANDN       Y1, Y2, Y3
-	VMOVDQA      448(R14), Y4
-	VPXOR        608(R15), Y4, Y4
-	VPXOR        Y4, Y3, Y3
-	VMOVDQA      480(R14), Y5
-	VPXOR        384(R15), Y5, Y5
-	VPANDN       Y3, Y5, Y6
-	VPXOR        Y6, Y2, Y2
-	VPXOR        Y5, Y2, Y7
-	VPOR         Y0, Y7, Y7
-	VPANDN       Y7, Y6, Y6
+	VMOVDQA      416(R14), Y0
+	VPXOR        832(R15), Y0, Y0
+	VMOVDQA      480(R14), Y1
+	VPXOR        384(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VMOVDQA      352(R14), Y3
+	VPXOR        480(R15), Y3, Y3
+	VPAND        Y3, Y0, Y4
+	VMOVDQA      448(R14), Y5
+	VPXOR        608(R15), Y5, Y5
+	VPXOR        Y4, Y5, Y6
+	VPOR         Y6, Y1, Y7
 	VMOVDQA      384(R14), Y8
 	VPXOR        192(R15), Y8, Y8
-	VPXOR        Y8, Y6, Y9
-	VPAND        Y3, Y4, Y10
-	VPXOR        Y10, Y7, Y7
-	VPAND        Y7, Y8, Y7
+	VPANDN       Y7, Y8, Y7
 	VPXOR        Y7, Y2, Y2
-	VPXOR        onesAVX2<>+0(SB), Y2, Y7
-	VPANDN       Y7, Y4, Y4
-	VPXOR        Y4, Y9, Y9
-	VPOR         Y7, Y3, Y10
-	VPAND        Y10, Y5, Y10
-	VPXOR        Y10, Y2, Y11
-	VPAND        Y11, Y0, Y11
-	VPXOR        Y11, Y9, Y9
+	VPANDN       Y8, Y4, Y4
+	VPANDN       Y4, Y5, Y4
+	VPANDN       Y1, Y3, Y9
+	VPANDN       Y0, Y8, Y10
+	VPXOR        Y9, Y10, Y10
+	VPXOR        Y4, Y10, Y10
+	VPANDN       Y10, Y0, Y9
+	VPXOR        Y3, Y9, Y9
+	VPANDN       Y9, Y5, Y11
+	VPXOR        Y11, Y2, Y2
 	VMOVDQA      512(R14), Y11
 	VPXOR        32(R15), Y11, Y11
-	VPANDN       Y9, Y11, Y12
-	VPXOR        Y12, Y2, Y2
-	VPXOR        288(R13), Y2, Y12
+	VPAND        Y2, Y11, Y12
+	VPXOR        onesAVX2<>+0(SB), Y4, Y4
+	VPANDN       Y4, Y3, Y3
+	VPXOR        Y3, Y6, Y13
+	VPANDN       Y13, Y1, Y13
+	VPXOR        Y13, Y10, Y10
+	VPXOR        Y12, Y10, Y12
+	VPXOR        (R13), Y12, Y13
+	VMOVDQA      Y13, (R13)
+	VPXOR        Y11, Y12, Y12
+	VPXOR        Y2, Y12, Y12
+	VPXOR        288(R13), Y12, Y12
 	VMOVDQA      Y12, 288(R13)
-	VPOR         Y9, Y2, Y2
-	VPANDN       Y2, Y4, Y4
-	VPXOR        Y3, Y4, Y4
-	VPOR         Y9, Y6, Y6
-	VPXOR        Y10, Y6, Y6
-	VPANDN       Y6, Y0, Y0
-	VPXOR        Y0, Y4, Y4
-	VPANDN       Y4, Y11, Y0
-	VPANDN       Y2, Y1, Y1
-	VPXOR        Y1, Y7, Y1
-	VPAND        Y1, Y8, Y8
-	VPOR         Y7, Y5, Y5
-	VPXOR        Y3, Y5, Y5
-	VPXOR        Y8, Y5, Y5
-	VPXOR        Y0, Y5, Y5
-	VPXOR        800(R13), Y5, Y0
+	VPANDN       Y5, Y10, Y5
+	VPXOR        Y9, Y5, Y5
+	VPANDN       Y5, Y8, Y5
+	VPXOR        Y6, Y4, Y4
+	VPXOR        Y7, Y10, Y10
+	VPXOR        Y10, Y4, Y4
+	VPAND        Y4, Y0, Y2
+	VPXOR        Y3, Y2, Y2
+	VPXOR        Y5, Y2, Y2
+	VPANDN       Y2, Y11, Y3
+	VPXOR        Y9, Y0, Y0
+	VPAND        Y0, Y8, Y8
+	VPXOR        Y8, Y10, Y10
+	VPAND        Y4, Y1, Y1
+	VPXOR        Y1, Y10, Y10
+	VPXOR        Y3, Y10, Y10
+	VPXOR        800(R13), Y10, Y0
 	VMOVDQA      Y0, 800(R13)
-	VPXOR        Y11, Y5, Y5
-	VPXOR        Y4, Y5, Y5
-	VPXOR        608(R13), Y5, Y5
-	VMOVDQA      Y5, 608(R13)
-	VPANDN       Y11, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPXOR        (R13), Y9, Y9
-	VMOVDQA      Y9, (R13)
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPXOR        608(R13), Y10, Y10
+	VMOVDQA      Y10, 608(R13)
 	VMOVDQA      608(R14), Y0
 	VPXOR        2368(R15), Y0, Y0
 	VMOVDQA      640(R14), Y1
@@ -15575,81 +15579,82 @@ rounds:
 	VPXOR        Y0, Y12, Y12
 	VPXOR        224(R13), Y12, Y12
 	VMOVDQA      Y12, 224(R13)
-	VMOVDQA      768(R14), Y0
-	VPXOR        2400(R15), Y0, Y0
-	VMOVDQA      640(R14), Y1
-	VPXOR        2144(R15), Y1, Y1
+	VMOVDQA      736(R14), Y0
+	VPXOR        1920(R15), Y0, Y0
+	VMOVDQA      608(R14), Y1
+	VPXOR        1824(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
 	VMOVDQA      672(R14), Y3
 	VPXOR        2496(R15), Y3, Y3
-	VPXOR        onesAVX2<>+0(SB), Y3, Y4
-	VMOVDQA      736(R14), Y5
-	VPXOR        1920(R15), Y5, Y5
-	VPANDN       Y4, Y5, Y6
-	VPXOR        Y6, Y2, Y2
-	VPOR         Y1, Y2, Y7
-	VPANDN       Y7, Y4, Y8
-	VPANDN       Y8, Y5, Y9
-	VPXOR        Y9, Y4, Y9
-	VMOVDQA      608(R14), Y10
-	VPXOR        1824(R15), Y10, Y10
-	VPAND        Y9, Y10, Y9
-	VPXOR        Y9, Y2, Y9
-	VPXOR        Y9, Y3, Y3
-	VPXOR        Y5, Y3, Y11
+	VPANDN       Y2, Y3, Y4
+	VPAND        Y0, Y1, Y5
+	VMOVDQA      640(R14), Y6
+	VPXOR        2144(R15), Y6, Y6
+	VPXOR        Y6, Y5, Y5
+	VPXOR        Y4, Y5, Y7
+	VPOR         Y7, Y3, Y8
+	VPXOR        Y2, Y8, Y9
+	VMOVDQA      704(R14), Y10
+	VPXOR        2304(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y11
+	VPXOR        Y11, Y7, Y11
+	VPANDN       Y9, Y7, Y12
+	VPOR         Y2, Y6, Y6
+	VPAND        Y6, Y0, Y6
+	VPXOR        Y6, Y12, Y2
+	VPAND        Y2, Y10, Y2
+	VPAND        Y1, Y8, Y13
+	VPXOR        Y2, Y13, Y2
+	VMOVDQA      768(R14), Y14
+	VPXOR        2400(R15), Y14, Y14
+	VPAND        Y2, Y14, Y2
+	VPXOR        Y2, Y11, Y2
+	VPXOR        576(R13), Y2, Y2
+	VMOVDQA      Y2, 576(R13)
+	VPANDN       Y3, Y12, Y12
+	VPAND        Y5, Y1, Y2
+	VPXOR        Y2, Y12, Y12
+	VPAND        Y6, Y5, Y5
+	VPXOR        Y10, Y5, Y5
+	VPAND        Y5, Y10, Y2
+	VPXOR        Y2, Y12, Y12
+	VPANDN       Y8, Y12, Y8
+	VPXOR        Y6, Y8, Y8
+	VPXOR        onesAVX2<>+0(SB), Y9, Y9
+	VPOR         Y3, Y0, Y3
+	VPANDN       Y3, Y10, Y2
+	VPXOR        Y2, Y9, Y2
+	VPOR         Y11, Y2, Y11
+	VPXOR        onesAVX2<>+0(SB), Y4, Y4
+	VPANDN       Y4, Y0, Y0
+	VPXOR        Y5, Y13, Y13
+	VPANDN       Y6, Y13, Y6
+	VPXOR        Y0, Y6, Y6
+	VPXOR        Y6, Y11, Y0
+	VPOR         Y10, Y0, Y5
+	VPANDN       Y4, Y5, Y4
 	VPXOR        Y11, Y4, Y4
-	VPOR         Y2, Y4, Y12
-	VPAND        Y12, Y0, Y12
-	VPAND        Y7, Y10, Y7
-	VPXOR        Y7, Y11, Y13
-	VPXOR        Y12, Y13, Y14
-	VMOVDQA      704(R14), Y15
-	VPXOR        2304(R15), Y15, Y15
-	VPAND        Y14, Y15, Y14
-	VPXOR        Y14, Y9, Y9
-	VPXOR        896(R13), Y9, Y9
-	VMOVDQA      Y9, 896(R13)
-	VPANDN       Y10, Y12, Y12
-	VPXOR        Y8, Y12, Y12
-	VPAND        Y12, Y10, Y8
-	VPANDN       Y13, Y10, Y13
-	VPOR         Y13, Y5, Y9
-	VPXOR        Y9, Y4, Y4
+	VPANDN       Y4, Y1, Y4
 	VPXOR        Y4, Y8, Y8
-	VPAND        Y12, Y3, Y3
-	VPOR         Y6, Y15, Y6
-	VPXOR        Y6, Y3, Y14
-	VPANDN       Y14, Y15, Y14
-	VPXOR        Y14, Y8, Y8
-	VPAND        Y8, Y0, Y8
-	VPAND        Y12, Y1, Y12
-	VPANDN       Y4, Y10, Y10
-	VPXOR        Y10, Y12, Y10
-	VPANDN       Y10, Y0, Y10
-	VPXOR        Y10, Y9, Y9
-	VPXOR        Y9, Y6, Y6
-	VPXOR        Y8, Y6, Y6
-	VPXOR        96(R13), Y6, Y6
-	VMOVDQA      Y6, 96(R13)
-	VPXOR        Y2, Y7, Y7
-	VPAND        Y7, Y15, Y7
-	VPANDN       Y11, Y1, Y1
-	VPXOR        Y4, Y1, Y1
-	VPXOR        Y7, Y1, Y1
-	VPAND        Y1, Y5, Y5
-	VPAND        Y15, Y15, Y1
-	VPOR         Y12, Y3, Y3
-	VPXOR        Y0, Y3, Y3
-	VPXOR        Y1, Y3, Y3
-	VPXOR        Y5, Y3, Y3
-	VPXOR        320(R13), Y3, Y3
-	VMOVDQA      Y3, 320(R13)
-	VPXOR        Y2, Y13, Y13
-	VPXOR        Y12, Y13, Y13
-	VPAND        Y9, Y15, Y15
-	VPXOR        Y15, Y13, Y13
-	VPXOR        576(R13), Y13, Y13
-	VMOVDQA      Y13, 576(R13)
+	VPANDN       Y9, Y7, Y7
+	VPANDN       Y7, Y10, Y10
+	VPXOR        Y3, Y5, Y5
+	VPOR         Y13, Y5, Y13
+	VPXOR        Y10, Y13, Y13
+	VPANDN       Y13, Y14, Y13
+	VPXOR        Y13, Y8, Y8
+	VPXOR        896(R13), Y8, Y8
+	VMOVDQA      Y8, 896(R13)
+	VPAND        Y6, Y14, Y6
+	VPXOR        Y6, Y12, Y12
+	VPXOR        320(R13), Y12, Y12
+	VMOVDQA      Y12, 320(R13)
+	VPANDN       Y5, Y1, Y1
+	VPXOR        Y1, Y0, Y0
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y14, Y2, Y2
+	VPXOR        96(R13), Y2, Y2
+	VMOVDQA      Y2, 96(R13)
 	VMOVDQA      768(R14), Y0
 	VPXOR        2432(R15), Y0, Y0
 	VMOVDQA      896(R14), Y1
@@ -15872,81 +15877,84 @@ rounds:
 	ADDQ         AX, R15
 	VMOVDQA      64(R13), Y0
 	VPXOR        736(R15), Y0, Y0
-	VMOVDQA      32(R13), Y1
-	VPXOR        320(R15), Y1, Y1
+	VMOVDQA      128(R13), Y1
+	VPXOR        128(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VMOVDQA      992(R13), Y3
-	VPXOR        416(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y4
-	VMOVDQA      128(R13), Y5
-	VPXOR        128(R15), Y5, Y5
-	VPANDN       Y5, Y4, Y6
-	VMOVDQA      (R13), Y7
-	VPXOR        512(R15), Y7, Y7
-	VPXOR        Y1, Y7, Y8
-	VPXOR        Y3, Y6, Y9
+	VPANDN       Y1, Y2, Y1
+	VMOVDQA      32(R13), Y3
+	VPXOR        320(R15), Y3, Y3
+	VPXOR        Y3, Y1, Y4
+	VPXOR        onesAVX2<>+0(SB), Y1, Y5
+	VPANDN       Y5, Y3, Y6
+	VMOVDQA      96(R13), Y7
+	VPXOR        (R15), Y7, Y7
+	VPANDN       Y4, Y7, Y8
+	VPXOR        Y7, Y0, Y9
+	VPOR         Y8, Y9, Y10
+	VPXOR        Y6, Y10, Y11
+	VPOR         Y1, Y11, Y1
+	VPOR         Y2, Y1, Y12
+	VMOVDQA      992(R13), Y13
+	VPXOR        416(R15), Y13, Y13
+	VPAND        Y12, Y13, Y12
+	VPXOR        Y12, Y4, Y12
+	VPOR         Y6, Y0, Y14
+	VPOR         Y2, Y3, Y3
+	VPAND        Y10, Y3, Y3
+	VPAND        Y3, Y13, Y3
+	VPXOR        Y3, Y14, Y3
+	VMOVDQA      (R13), Y10
+	VPXOR        512(R15), Y10, Y10
+	VPAND        Y3, Y10, Y15
+	VPXOR        Y8, Y2, Y8
+	VPANDN       Y11, Y13, Y11
+	VMOVDQA      Y14, (R12)
+	VPXOR        Y11, Y8, Y14
+	VPXOR        Y15, Y14, Y14
+	VPXOR        256(R14), Y14, Y15
+	VMOVDQA      Y15, 256(R14)
+	VPANDN       Y1, Y14, Y1
+	VPAND        Y1, Y13, Y15
+	VPANDN       Y14, Y4, Y4
+	VPXOR        Y15, Y4, Y15
+	VPOR         Y9, Y15, Y9
+	VPXOR        Y6, Y9, Y9
 	VPANDN       Y9, Y7, Y9
-	VPXOR        Y9, Y4, Y9
-	VPANDN       Y9, Y5, Y10
-	VPXOR        Y4, Y10, Y4
-	VPAND        Y4, Y1, Y11
-	VPXOR        onesAVX2<>+0(SB), Y7, Y12
-	VPXOR        Y11, Y12, Y11
-	VPANDN       Y11, Y0, Y11
-	VPANDN       Y11, Y3, Y13
-	VPXOR        Y13, Y8, Y8
-	VMOVDQA      96(R13), Y14
-	VPXOR        (R15), Y14, Y14
-	VPXOR        Y2, Y14, Y2
-	VPOR         Y10, Y2, Y2
-	VPANDN       Y2, Y5, Y2
-	VPXOR        Y2, Y8, Y8
-	VPXOR        Y10, Y14, Y10
-	VPXOR        Y8, Y10, Y10
-	VPAND        Y10, Y8, Y2
-	VPOR         Y6, Y2, Y2
-	VPAND        Y2, Y3, Y3
-	VPXOR        Y3, Y10, Y3
-	VPXOR        Y5, Y3, Y2
-	VPAND        Y7, Y0, Y15
-	VPXOR        Y15, Y2, Y15
-	VPANDN       Y15, Y14, Y15
-	VPOR         Y9, Y13, Y13
-	VPXOR        Y15, Y13, Y13
-	VPXOR        Y0, Y13, Y15
-	VPAND        Y10, Y15, Y15
-	VPANDN       Y15, Y7, Y7
-	VPXOR        Y7, Y6, Y6
-	VPAND        Y6, Y1, Y6
-	VPAND        Y8, Y14, Y8
-	VPOR         Y8, Y4, Y4
-	VPXOR        Y10, Y4, Y4
-	VPANDN       Y13, Y1, Y1
-	VPXOR        Y1, Y3, Y7
-	VPXOR        256(R14), Y7, Y10
-	VMOVDQA      Y10, 256(R14)
-	VPANDN       Y11, Y7, Y7
-	VPANDN       Y7, Y0, Y0
-	VPXOR        Y0, Y4, Y4
-	VPXOR        Y6, Y4, Y4
-	VPXOR        704(R14), Y4, Y0
-	VMOVDQA      Y0, 704(R14)
-	VPXOR        Y11, Y9, Y9
-	VPXOR        Y8, Y9, Y9
-	VPXOR        512(R14), Y9, Y0
-	VMOVDQA      Y0, 512(R14)
-	VPANDN       Y9, Y1, Y0
-	VPXOR        Y2, Y0, Y0
-	VPAND        Y0, Y14, Y0
-	VPXOR        Y0, Y1, Y1
-	VPANDN       Y1, Y5, Y5
-	VPANDN       Y3, Y14, Y14
-	VPXOR        Y9, Y12, Y12
-	VPXOR        Y4, Y12, Y12
-	VPXOR        Y14, Y12, Y12
-	VPXOR        Y5, Y12, Y12
-	VPXOR        960(R14), Y12, Y12
-	VMOVDQA      Y12, 960(R14)
+	VPXOR        Y9, Y12, Y9
+	VPOR         Y2, Y1, Y1
+	VPANDN       Y14, Y0, Y6
+	VPOR         Y8, Y6, Y6
+	VPXOR        Y6, Y7, Y8
+	VPAND        Y3, Y8, Y8
+	VPAND        Y8, Y13, Y8
+	VPXOR        Y8, Y1, Y8
+	VPANDN       Y8, Y10, Y8
+	VPXOR        Y8, Y9, Y8
+	VPXOR        960(R14), Y8, Y8
+	VMOVDQA      Y8, 960(R14)
+	VPXOR        Y1, Y0, Y0
+	VPXOR        Y4, Y0, Y0
+	VPANDN       Y5, Y14, Y5
+	VPANDN       Y5, Y13, Y5
+	VPXOR        Y5, Y0, Y0
+	VPAND        Y0, Y7, Y0
+	VPANDN       Y6, Y13, Y13
+	VMOVDQA      (R12), Y1
+	VPAND        Y1, Y2, Y2
+	VPXOR        Y10, Y2, Y2
+	VPXOR        Y13, Y2, Y2
+	VPXOR        Y2, Y9, Y9
+	VPXOR        Y14, Y9, Y9
+	VPANDN       Y11, Y12, Y12
+	VPANDN       Y12, Y10, Y10
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        512(R14), Y9, Y9
+	VMOVDQA      Y9, 512(R14)
+	VPAND        Y15, Y7, Y7
+	VPXOR        Y7, Y2, Y2
+	VPXOR        704(R14), Y2, Y2
+	VMOVDQA      Y2, 704(R14)
 	VMOVDQA      128(R13), Y0
 	VPXOR        864(R15), Y0, Y0
 	VMOVDQA      256(R13), Y1
@@ -16019,68 +16027,69 @@ rounds:
 	VPXOR        Y11, Y1, Y1
 	VPXOR        32(R14), Y1, Y1
 	VMOVDQA      Y1, 32(R14)
-	VMOVDQA      352(R13), Y0
-	VPXOR        480(R15), Y0, Y0
-	VMOVDQA      416(R13), Y1
-	VPXOR        832(R15), Y1, Y1
-	VPXOR        Y1, Y0, Y2
-	VPANDN       Y1, Y2, Y3
-	VMOVDQA      448(R13), Y4
-	VPXOR        608(R15), Y4, Y4
-	VPXOR        Y4, Y3, Y3
-	VMOVDQA      480(R13), Y5
-	VPXOR        384(R15), Y5, Y5
-	VPANDN       Y3, Y5, Y6
-	VPXOR        Y6, Y2, Y2
-	VPXOR        Y5, Y2, Y7
-	VPOR         Y0, Y7, Y7
-	VPANDN       Y7, Y6, Y6
+	VMOVDQA      416(R13), Y0
+	VPXOR        832(R15), Y0, Y0
+	VMOVDQA      480(R13), Y1
+	VPXOR        384(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VMOVDQA      352(R13), Y3
+	VPXOR        480(R15), Y3, Y3
+	VPAND        Y3, Y0, Y4
+	VMOVDQA      448(R13), Y5
+	VPXOR        608(R15), Y5, Y5
+	VPXOR        Y4, Y5, Y6
+	VPOR         Y6, Y1, Y7
 	VMOVDQA      384(R13), Y8
 	VPXOR        192(R15), Y8, Y8
-	VPXOR        Y8, Y6, Y9
-	VPAND        Y3, Y4, Y10
-	VPXOR        Y10, Y7, Y7
-	VPAND        Y7, Y8, Y7
+	VPANDN       Y7, Y8, Y7
 	VPXOR        Y7, Y2, Y2
-	VPXOR        onesAVX2<>+0(SB), Y2, Y7
-	VPANDN       Y7, Y4, Y4
-	VPXOR        Y4, Y9, Y9
-	VPOR         Y7, Y3, Y10
-	VPAND        Y10, Y5, Y10
-	VPXOR        Y10, Y2, Y11
-	VPAND        Y11, Y0, Y11
-	VPXOR        Y11, Y9, Y9
+	VPANDN       Y8, Y4, Y4
+	VPANDN       Y4, Y5, Y4
+	VPANDN       Y1, Y3, Y9
+	VPANDN       Y0, Y8, Y10
+	VPXOR        Y9, Y10, Y10
+	VPXOR        Y4, Y10, Y10
+	VPANDN       Y10, Y0, Y9
+	VPXOR        Y3, Y9, Y9
+	VPANDN       Y9, Y5, Y11
+	VPXOR        Y11, Y2, Y2
 	VMOVDQA      512(R13), Y11
 	VPXOR        32(R15), Y11, Y11
-	VPANDN       Y9, Y11, Y12
-	VPXOR        Y12, Y2, Y2
-	VPXOR        288(R14), Y2, Y12
+	VPAND        Y2, Y11, Y12
+	VPXOR        onesAVX2<>+0(SB), Y4, Y4
+	VPANDN       Y4, Y3, Y3
+	VPXOR        Y3, Y6, Y13
+	VPANDN       Y13, Y1, Y13
+	VPXOR        Y13, Y10, Y10
+	VPXOR        Y12, Y10, Y12
+	VPXOR        (R14), Y12, Y13
+	VMOVDQA      Y13, (R14)
+	VPXOR        Y11, Y12, Y12
+	VPXOR        Y2, Y12, Y12
+	VPXOR        288(R14), Y12, Y12
 	VMOVDQA      Y12, 288(R14)
-	VPOR         Y9, Y2, Y2
-	VPANDN       Y2, Y4, Y4
-	VPXOR        Y3, Y4, Y4
-	VPOR         Y9, Y6, Y6
-	VPXOR        Y10, Y6, Y6
-	VPANDN       Y6, Y0, Y0
-	VPXOR        Y0, Y4, Y4
-	VPANDN       Y4, Y11, Y0
-	VPANDN       Y2, Y1, Y1
-	VPXOR        Y1, Y7, Y1
-	VPAND        Y1, Y8, Y8
-	VPOR         Y7, Y5, Y5
-	VPXOR        Y3, Y5, Y5
-	VPXOR        Y8, Y5, Y5
-	VPXOR        Y0, Y5, Y5
-	VPXOR        800(R14), Y5, Y0
+	VPANDN       Y5, Y10, Y5
+	VPXOR        Y9, Y5, Y5
+	VPANDN       Y5, Y8, Y5
+	VPXOR        Y6, Y4, Y4
+	VPXOR        Y7, Y10, Y10
+	VPXOR        Y10, Y4, Y4
+	VPAND        Y4, Y0, Y2
+	VPXOR        Y3, Y2, Y2
+	VPXOR        Y5, Y2, Y2
+	VPANDN       Y2, Y11, Y3
+	VPXOR        Y9, Y0, Y0
+	VPAND        Y0, Y8, Y8
+	VPXOR        Y8, Y10, Y10
+	VPAND        Y4, Y1, Y1
+	VPXOR        Y1, Y10, Y10
+	VPXOR        Y3, Y10, Y10
+	VPXOR        800(R14), Y10, Y0
 	VMOVDQA      Y0, 800(R14)
-	VPXOR        Y11, Y5, Y5
-	VPXOR        Y4, Y5, Y5
-	VPXOR        608(R14), Y5, Y5
-	VMOVDQA      Y5, 608(R14)
-	VPANDN       Y11, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPXOR        (R14), Y9, Y9
-	VMOVDQA      Y9, (R14)
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPXOR        608(R14), Y10, Y10
+	VMOVDQA      Y10, 608(R14)
 	VMOVDQA      608(R13), Y0
 	VPXOR        2368(R15), Y0, Y0
 	VMOVDQA      640(R13), Y1
@@ -16158,81 +16167,82 @@ rounds:
 	VPXOR        Y0, Y12, Y12
 	VPXOR        224(R14), Y12, Y12
 	VMOVDQA      Y12, 224(R14)
-	VMOVDQA      768(R13), Y0
-	VPXOR        2400(R15), Y0, Y0
-	VMOVDQA      640(R13), Y1
-	VPXOR        2144(R15), Y1, Y1
+	VMOVDQA      736(R13), Y0
+	VPXOR        1920(R15), Y0, Y0
+	VMOVDQA      608(R13), Y1
+	VPXOR        1824(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
 	VMOVDQA      672(R13), Y3
 	VPXOR        2496(R15), Y3, Y3
-	VPXOR        onesAVX2<>+0(SB), Y3, Y4
-	VMOVDQA      736(R13), Y5
-	VPXOR        1920(R15), Y5, Y5
-	VPANDN       Y4, Y5, Y6
-	VPXOR        Y6, Y2, Y2
-	VPOR         Y1, Y2, Y7
-	VPANDN       Y7, Y4, Y8
-	VPANDN       Y8, Y5, Y9
-	VPXOR        Y9, Y4, Y9
-	VMOVDQA      608(R13), Y10
-	VPXOR        1824(R15), Y10, Y10
-	VPAND        Y9, Y10, Y9
-	VPXOR        Y9, Y2, Y9
-	VPXOR        Y9, Y3, Y3
-	VPXOR        Y5, Y3, Y11
+	VPANDN       Y2, Y3, Y4
+	VPAND        Y0, Y1, Y5
+	VMOVDQA      640(R13), Y6
+	VPXOR        2144(R15), Y6, Y6
+	VPXOR        Y6, Y5, Y5
+	VPXOR        Y4, Y5, Y7
+	VPOR         Y7, Y3, Y8
+	VPXOR        Y2, Y8, Y9
+	VMOVDQA      704(R13), Y10
+	VPXOR        2304(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y11
+	VPXOR        Y11, Y7, Y11
+	VPANDN       Y9, Y7, Y12
+	VPOR         Y2, Y6, Y6
+	VPAND        Y6, Y0, Y6
+	VPXOR        Y6, Y12, Y2
+	VPAND        Y2, Y10, Y2
+	VPAND        Y1, Y8, Y13
+	VPXOR        Y2, Y13, Y2
+	VMOVDQA      768(R13), Y14
+	VPXOR        2400(R15), Y14, Y14
+	VPAND        Y2, Y14, Y2
+	VPXOR        Y2, Y11, Y2
+	VPXOR        576(R14), Y2, Y2
+	VMOVDQA      Y2, 576(R14)
+	VPANDN       Y3, Y12, Y12
+	VPAND        Y5, Y1, Y2
+	VPXOR        Y2, Y12, Y12
+	VPAND        Y6, Y5, Y5
+	VPXOR        Y10, Y5, Y5
+	VPAND        Y5, Y10, Y2
+	VPXOR        Y2, Y12, Y12
+	VPANDN       Y8, Y12, Y8
+	VPXOR        Y6, Y8, Y8
+	VPXOR        onesAVX2<>+0(SB), Y9, Y9
+	VPOR         Y3, Y0, Y3
+	VPANDN       Y3, Y10, Y2
+	VPXOR        Y2, Y9, Y2
+	VPOR         Y11, Y2, Y11
+	VPXOR        onesAVX2<>+0(SB), Y4, Y4
+	VPANDN       Y4, Y0, Y0
+	VPXOR        Y5, Y13, Y13
+	VPANDN       Y6, Y13, Y6
+	VPXOR        Y0, Y6, Y6
+	VPXOR        Y6, Y11, Y0
+	VPOR         Y10, Y0, Y5
+	VPANDN       Y4, Y5, Y4
 	VPXOR        Y11, Y4, Y4
-	VPOR         Y2, Y4, Y12
-	VPAND        Y12, Y0, Y12
-	VPAND        Y7, Y10, Y7
-	VPXOR        Y7, Y11, Y13
-	VPXOR        Y12, Y13, Y14
-	VMOVDQA      704(R13), Y15
-	VPXOR        2304(R15), Y15, Y15
-	VPAND        Y14, Y15, Y14
-	VPXOR        Y14, Y9, Y9
-	VPXOR        896(R14), Y9, Y9
-	VMOVDQA      Y9, 896(R14)
-	VPANDN       Y10, Y12, Y12
-	VPXOR        Y8, Y12, Y12
-	VPAND        Y12, Y10, Y8
-	VPANDN       Y13, Y10, Y13
-	VPOR         Y13, Y5, Y9
-	VPXOR        Y9, Y4, Y4
+	VPANDN       Y4, Y1, Y4
 	VPXOR        Y4, Y8, Y8
-	VPAND        Y12, Y3, Y3
-	VPOR         Y6, Y15, Y6
-	VPXOR        Y6, Y3, Y14
-	VPANDN       Y14, Y15, Y14
-	VPXOR        Y14, Y8, Y8
-	VPAND        Y8, Y0, Y8
-	VPAND        Y12, Y1, Y12
-	VPANDN       Y4, Y10, Y10
-	VPXOR        Y10, Y12, Y10
-	VPANDN       Y10, Y0, Y10
-	VPXOR        Y10, Y9, Y9
-	VPXOR        Y9, Y6, Y6
-	VPXOR        Y8, Y6, Y6
-	VPXOR        96(R14), Y6, Y6
-	VMOVDQA      Y6, 96(R14)
-	VPXOR        Y2, Y7, Y7
-	VPAND        Y7, Y15, Y7
-	VPANDN       Y11, Y1, Y1
-	VPXOR        Y4, Y1, Y1
-	VPXOR        Y7, Y1, Y1
-	VPAND        Y1, Y5, Y5
-	VPAND        Y15, Y15, Y1
-	VPOR         Y12, Y3, Y3
-	VPXOR        Y0, Y3, Y3
-	VPXOR        Y1, Y3, Y3
-	VPXOR        Y5, Y3, Y3
-	VPXOR        320(R14), Y3, Y3
-	VMOVDQA      Y3, 320(R14)
-	VPXOR        Y2, Y13, Y13
-	VPXOR        Y12, Y13, Y13
-	VPAND        Y9, Y15, Y15
-	VPXOR        Y15, Y13, Y13
-	VPXOR        576(R14), Y13, Y13
-	VMOVDQA      Y13, 576(R14)
+	VPANDN       Y9, Y7, Y7
+	VPANDN       Y7, Y10, Y10
+	VPXOR        Y3, Y5, Y5
+	VPOR         Y13, Y5, Y13
+	VPXOR        Y10, Y13, Y13
+	VPANDN       Y13, Y14, Y13
+	VPXOR        Y13, Y8, Y8
+	VPXOR        896(R14), Y8, Y8
+	VMOVDQA      Y8, 896(R14)
+	VPAND        Y6, Y14, Y6
+	VPXOR        Y6, Y12, Y12
+	VPXOR        320(R14), Y12, Y12
+	VMOVDQA      Y12, 320(R14)
+	VPANDN       Y5, Y1, Y1
+	VPXOR        Y1, Y0, Y0
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y14, Y2, Y2
+	VPXOR        96(R14), Y2, Y2
+	VMOVDQA      Y2, 96(R14)
 	VMOVDQA      768(R13), Y0
 	VPXOR        2432(R15), Y0, Y0
 	VMOVDQA      896(R13), Y1
@@ -20844,81 +20854,84 @@ rounds:
 	ADDQ         AX, R15
 	VMOVDQA      64(R14), Y0
 	VPXOR        736(R15), Y0, Y0
-	VMOVDQA      32(R14), Y1
-	VPXOR        320(R15), Y1, Y1
+	VMOVDQA      128(R14), Y1
+	VPXOR        128(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VMOVDQA      992(R14), Y3
-	VPXOR        416(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y4
-	VMOVDQA      128(R14), Y5
-	VPXOR        128(R15), Y5, Y5
-	VPANDN       Y5, Y4, Y6
-	VMOVDQA      (R14), Y7
-	VPXOR        512(R15), Y7, Y7
-	VPXOR        Y1, Y7, Y8
-	VPXOR        Y3, Y6, Y9
+	VPANDN       Y1, Y2, Y1
+	VMOVDQA      32(R14), Y3
+	VPXOR        320(R15), Y3, Y3
+	VPXOR        Y3, Y1, Y4
+	VPXOR        onesAVX2<>+0(SB), Y1, Y5
+	VPANDN       Y5, Y3, Y6
+	VMOVDQA      96(R14), Y7
+	VPXOR        (R15), Y7, Y7
+	VPANDN       Y4, Y7, Y8
+	VPXOR        Y7, Y0, Y9
+	VPOR         Y8, Y9, Y10
+	VPXOR        Y6, Y10, Y11
+	VPOR         Y1, Y11, Y1
+	VPOR         Y2, Y1, Y12
+	VMOVDQA      992(R14), Y13
+	VPXOR        416(R15), Y13, Y13
+	VPAND        Y12, Y13, Y12
+	VPXOR        Y12, Y4, Y12
+	VPOR         Y6, Y0, Y14
+	VPOR         Y2, Y3, Y3
+	VPAND        Y10, Y3, Y3
+	VPAND        Y3, Y13, Y3
+	VPXOR        Y3, Y14, Y3
+	VMOVDQA      (R14), Y10
+	VPXOR        512(R15), Y10, Y10
+	VPAND        Y3, Y10, Y15
+	VPXOR        Y8, Y2, Y8
+	VPANDN       Y11, Y13, Y11
+	VMOVDQA      Y14, (R12)
+	VPXOR        Y11, Y8, Y14
+	VPXOR        Y15, Y14, Y14
+	VPXOR        256(R13), Y14, Y15
+	VMOVDQA      Y15, 256(R13)
+	VPANDN       Y1, Y14, Y1
+	VPAND        Y1, Y13, Y15
+	VPANDN       Y14, Y4, Y4
+	VPXOR        Y15, Y4, Y15
+	VPOR         Y9, Y15, Y9
+	VPXOR        Y6, Y9, Y9
 	VPANDN       Y9, Y7, Y9
-	VPXOR        Y9, Y4, Y9
-	VPANDN       Y9, Y5, Y10
-	VPXOR        Y4, Y10, Y4
-	VPAND        Y4, Y1, Y11
-	VPXOR        onesAVX2<>+0(SB), Y7, Y12
-	VPXOR        Y11, Y12, Y11
-	VPANDN       Y11, Y0, Y11
-	VPANDN       Y11, Y3, Y13
-	VPXOR        Y13, Y8, Y8
-	VMOVDQA      96(R14), Y14
-	VPXOR        (R15), Y14, Y14
-	VPXOR        Y2, Y14, Y2
-	VPOR         Y10, Y2, Y2
-	VPANDN       Y2, Y5, Y2
-	VPXOR        Y2, Y8, Y8
-	VPXOR        Y10, Y14, Y10
-	VPXOR        Y8, Y10, Y10
-	VPAND        Y10, Y8, Y2
-	VPOR         Y6, Y2, Y2
-	VPAND        Y2, Y3, Y3
-	VPXOR        Y3, Y10, Y3
-	VPXOR        Y5, Y3, Y2
-	VPAND        Y7, Y0, Y15
-	VPXOR        Y15, Y2, Y15
-	VPANDN       Y15, Y14, Y15
-	VPOR         Y9, Y13, Y13
-	VPXOR        Y15, Y13, Y13
-	VPXOR        Y0, Y13, Y15
-	VPAND        Y10, Y15, Y15
-	VPANDN       Y15, Y7, Y7
-	VPXOR        Y7, Y6, Y6
-	VPAND        Y6, Y1, Y6
-	VPAND        Y8, Y14, Y8
-	VPOR         Y8, Y4, Y4
-	VPXOR        Y10, Y4, Y4
-	VPANDN       Y13, Y1, Y1
-	VPXOR        Y1, Y3, Y7
-	VPXOR        256(R13), Y7, Y10
-	VMOVDQA      Y10, 256(R13)
-	VPANDN       Y11, Y7, Y7
-	VPANDN       Y7, Y0, Y0
-	VPXOR        Y0, Y4, Y4
-	VPXOR        Y6, Y4, Y4
-	VPXOR        704(R13), Y4, Y0
-	VMOVDQA      Y0, 704(R13)
-	VPXOR        Y11, Y9, Y9
-	VPXOR        Y8, Y9, Y9
-	VPXOR        512(R13), Y9, Y0
-	VMOVDQA      Y0, 512(R13)
-	VPANDN       Y9, Y1, Y0
-	VPXOR        Y2, Y0, Y0
-	VPAND        Y0, Y14, Y0
-	VPXOR        Y0, Y1, Y1
-	VPANDN       Y1, Y5, Y5
-	VPANDN       Y3, Y14, Y14
-	VPXOR        Y9, Y12, Y12
-	VPXOR        Y4, Y12, Y12
-	VPXOR        Y14, Y12, Y12
-	VPXOR        Y5, Y12, Y12
-	VPXOR        960(R13), Y12, Y12
-	VMOVDQA      Y12, 960(R13)
+	VPXOR        Y9, Y12, Y9
+	VPOR         Y2, Y1, Y1
+	VPANDN       Y14, Y0, Y6
+	VPOR         Y8, Y6, Y6
+	VPXOR        Y6, Y7, Y8
+	VPAND        Y3, Y8, Y8
+	VPAND        Y8, Y13, Y8
+	VPXOR        Y8, Y1, Y8
+	VPANDN       Y8, Y10, Y8
+	VPXOR        Y8, Y9, Y8
+	VPXOR        960(R13), Y8, Y8
+	VMOVDQA      Y8, 960(R13)
+	VPXOR        Y1, Y0, Y0
+	VPXOR        Y4, Y0, Y0
+	VPANDN       Y5, Y14, Y5
+	VPANDN       Y5, Y13, Y5
+	VPXOR        Y5, Y0, Y0
+	VPAND        Y0, Y7, Y0
+	VPANDN       Y6, Y13, Y13
+	VMOVDQA      (R12), Y1
+	VPAND        Y1, Y2, Y2
+	VPXOR        Y10, Y2, Y2
+	VPXOR        Y13, Y2, Y2
+	VPXOR        Y2, Y9, Y9
+	VPXOR        Y14, Y9, Y9
+	VPANDN       Y11, Y12, Y12
+	VPANDN       Y12, Y10, Y10
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        512(R13), Y9, Y9
+	VMOVDQA      Y9, 512(R13)
+	VPAND        Y15, Y7, Y7
+	VPXOR        Y7, Y2, Y2
+	VPXOR        704(R13), Y2, Y2
+	VMOVDQA      Y2, 704(R13)
 	VMOVDQA      128(R14), Y0
 	VPXOR        864(R15), Y0, Y0
 	VMOVDQA      256(R14), Y1
@@ -20991,68 +21004,69 @@ rounds:
 	VPXOR        Y11, Y1, Y1
 	VPXOR        32(R13), Y1, Y1
 	VMOVDQA      Y1, 32(R13)
-	VMOVDQA      352(R14), Y0
-	VPXOR        480(R15), Y0, Y0
-	VMOVDQA      416(R14), Y1
-	VPXOR        832(R15), Y1, Y1
-	VPXOR        Y1, Y0, Y2
-	VPANDN       Y1, Y2, Y3
-	VMOVDQA      448(R14), Y4
-	VPXOR        608(R15), Y4, Y4
-	VPXOR        Y4, Y3, Y3
-	VMOVDQA      480(R14), Y5
-	VPXOR        384(R15), Y5, Y5
-	VPANDN       Y3, Y5, Y6
-	VPXOR        Y6, Y2, Y2
-	VPXOR        Y5, Y2, Y7
-	VPOR         Y0, Y7, Y7
-	VPANDN       Y7, Y6, Y6
+	VMOVDQA      416(R14), Y0
+	VPXOR        832(R15), Y0, Y0
+	VMOVDQA      480(R14), Y1
+	VPXOR        384(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VMOVDQA      352(R14), Y3
+	VPXOR        480(R15), Y3, Y3
+	VPAND        Y3, Y0, Y4
+	VMOVDQA      448(R14), Y5
+	VPXOR        608(R15), Y5, Y5
+	VPXOR        Y4, Y5, Y6
+	VPOR         Y6, Y1, Y7
 	VMOVDQA      384(R14), Y8
 	VPXOR        192(R15), Y8, Y8
-	VPXOR        Y8, Y6, Y9
-	VPAND        Y3, Y4, Y10
-	VPXOR        Y10, Y7, Y7
-	VPAND        Y7, Y8, Y7
+	VPANDN       Y7, Y8, Y7
 	VPXOR        Y7, Y2, Y2
-	VPXOR        onesAVX2<>+0(SB), Y2, Y7
-	VPANDN       Y7, Y4, Y4
-	VPXOR        Y4, Y9, Y9
-	VPOR         Y7, Y3, Y10
-	VPAND        Y10, Y5, Y10
-	VPXOR        Y10, Y2, Y11
-	VPAND        Y11, Y0, Y11
-	VPXOR        Y11, Y9, Y9
+	VPANDN       Y8, Y4, Y4
+	VPANDN       Y4, Y5, Y4
+	VPANDN       Y1, Y3, Y9
+	VPANDN       Y0, Y8, Y10
+	VPXOR        Y9, Y10, Y10
+	VPXOR        Y4, Y10, Y10
+	VPANDN       Y10, Y0, Y9
+	VPXOR        Y3, Y9, Y9
+	VPANDN       Y9, Y5, Y11
+	VPXOR        Y11, Y2, Y2
 	VMOVDQA      512(R14), Y11
 	VPXOR        32(R15), Y11, Y11
-	VPANDN       Y9, Y11, Y12
-	VPXOR        Y12, Y2, Y2
-	VPXOR        288(R13), Y2, Y12
+	VPAND        Y2, Y11, Y12
+	VPXOR        onesAVX2<>+0(SB), Y4, Y4
+	VPANDN       Y4, Y3, Y3
+	VPXOR        Y3, Y6, Y13
+	VPANDN       Y13, Y1, Y13
+	VPXOR        Y13, Y10, Y10
+	VPXOR        Y12, Y10, Y12
+	VPXOR        (R13), Y12, Y13
+	VMOVDQA      Y13, (R13)
+	VPXOR        Y11, Y12, Y12
+	VPXOR        Y2, Y12, Y12
+	VPXOR        288(R13), Y12, Y12
 	VMOVDQA      Y12, 288(R13)
-	VPOR         Y9, Y2, Y2
-	VPANDN       Y2, Y4, Y4
-	VPXOR        Y3, Y4, Y4
-	VPOR         Y9, Y6, Y6
-	VPXOR        Y10, Y6, Y6
-	VPANDN       Y6, Y0, Y0
-	VPXOR        Y0, Y4, Y4
-	VPANDN       Y4, Y11, Y0
-	VPANDN       Y2, Y1, Y1
-	VPXOR        Y1, Y7, Y1
-	VPAND        Y1, Y8, Y8
-	VPOR         Y7, Y5, Y5
-	VPXOR        Y3, Y5, Y5
-	VPXOR        Y8, Y5, Y5
-	VPXOR        Y0, Y5, Y5
-	VPXOR        800(R13), Y5, Y0
+	VPANDN       Y5, Y10, Y5
+	VPXOR        Y9, Y5, Y5
+	VPANDN       Y5, Y8, Y5
+	VPXOR        Y6, Y4, Y4
+	VPXOR        Y7, Y10, Y10
+	VPXOR        Y10, Y4, Y4
+	VPAND        Y4, Y0, Y2
+	VPXOR        Y3, Y2, Y2
+	VPXOR        Y5, Y2, Y2
+	VPANDN       Y2, Y11, Y3
+	VPXOR        Y9, Y0, Y0
+	VPAND        Y0, Y8, Y8
+	VPXOR        Y8, Y10, Y10
+	VPAND        Y4, Y1, Y1
+	VPXOR        Y1, Y10, Y10
+	VPXOR        Y3, Y10, Y10
+	VPXOR        800(R13), Y10, Y0
 	VMOVDQA      Y0, 800(R13)
-	VPXOR        Y11, Y5, Y5
-	VPXOR        Y4, Y5, Y5
-	VPXOR        608(R13), Y5, Y5
-	VMOVDQA      Y5, 608(R13)
-	VPANDN       Y11, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPXOR        (R13), Y9, Y9
-	VMOVDQA      Y9, (R13)
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPXOR        608(R13), Y10, Y10
+	VMOVDQA      Y10, 608(R13)
 	VMOVDQA      608(R14), Y0
 	VPXOR        2368(R15), Y0, Y0
 	VMOVDQA      640(R14), Y1
@@ -21130,81 +21144,82 @@ rounds:
 	VPXOR        Y0, Y12, Y12
 	VPXOR        224(R13), Y12, Y12
 	VMOVDQA      Y12, 224(R13)
-	VMOVDQA      768(R14), Y0
-	VPXOR        2400(R15), Y0, Y0
-	VMOVDQA      640(R14), Y1
-	VPXOR        2144(R15), Y1, Y1
+	VMOVDQA      736(R14), Y0
+	VPXOR        1920(R15), Y0, Y0
+	VMOVDQA      608(R14), Y1
+	VPXOR        1824(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
 	VMOVDQA      672(R14), Y3
 	VPXOR        2496(R15), Y3, Y3
-	VPXOR        onesAVX2<>+0(SB), Y3, Y4
-	VMOVDQA      736(R14), Y5
-	VPXOR        1920(R15), Y5, Y5
-	VPANDN       Y4, Y5, Y6
-	VPXOR        Y6, Y2, Y2
-	VPOR         Y1, Y2, Y7
-	VPANDN       Y7, Y4, Y8
-	VPANDN       Y8, Y5, Y9
-	VPXOR        Y9, Y4, Y9
-	VMOVDQA      608(R14), Y10
-	VPXOR        1824(R15), Y10, Y10
-	VPAND        Y9, Y10, Y9
-	VPXOR        Y9, Y2, Y9
-	VPXOR        Y9, Y3, Y3
-	VPXOR        Y5, Y3, Y11
+	VPANDN       Y2, Y3, Y4
+	VPAND        Y0, Y1, Y5
+	VMOVDQA      640(R14), Y6
+	VPXOR        2144(R15), Y6, Y6
+	VPXOR        Y6, Y5, Y5
+	VPXOR        Y4, Y5, Y7
+	VPOR         Y7, Y3, Y8
+	VPXOR        Y2, Y8, Y9
+	VMOVDQA      704(R14), Y10
+	VPXOR        2304(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y11
+	VPXOR        Y11, Y7, Y11
+	VPANDN       Y9, Y7, Y12
+	VPOR         Y2, Y6, Y6
+	VPAND        Y6, Y0, Y6
+	VPXOR        Y6, Y12, Y2
+	VPAND        Y2, Y10, Y2
+	VPAND        Y1, Y8, Y13
+	VPXOR        Y2, Y13, Y2
+	VMOVDQA      768(R14), Y14
+	VPXOR        2400(R15), Y14, Y14
+	VPAND        Y2, Y14, Y2
+	VPXOR        Y2, Y11, Y2
+	VPXOR        576(R13), Y2, Y2
+	VMOVDQA      Y2, 576(R13)
+	VPANDN       Y3, Y12, Y12
+	VPAND        Y5, Y1, Y2
+	VPXOR        Y2, Y12, Y12
+	VPAND        Y6, Y5, Y5
+	VPXOR        Y10, Y5, Y5
+	VPAND        Y5, Y10, Y2
+	VPXOR        Y2, Y12, Y12
+	VPANDN       Y8, Y12, Y8
+	VPXOR        Y6, Y8, Y8
+	VPXOR        onesAVX2<>+0(SB), Y9, Y9
+	VPOR         Y3, Y0, Y3
+	VPANDN       Y3, Y10, Y2
+	VPXOR        Y2, Y9, Y2
+	VPOR         Y11, Y2, Y11
+	VPXOR        onesAVX2<>+0(SB), Y4, Y4
+	VPANDN       Y4, Y0, Y0
+	VPXOR        Y5, Y13, Y13
+	VPANDN       Y6, Y13, Y6
+	VPXOR        Y0, Y6, Y6
+	VPXOR        Y6, Y11, Y0
+	VPOR         Y10, Y0, Y5
+	VPANDN       Y4, Y5, Y4
 	VPXOR        Y11, Y4, Y4
-	VPOR         Y2, Y4, Y12
-	VPAND        Y12, Y0, Y12
-	VPAND        Y7, Y10, Y7
-	VPXOR        Y7, Y11, Y13
-	VPXOR        Y12, Y13, Y14
-	VMOVDQA      704(R14), Y15
-	VPXOR        2304(R15), Y15, Y15
-	VPAND        Y14, Y15, Y14
-	VPXOR        Y14, Y9, Y9
-	VPXOR        896(R13), Y9, Y9
-	VMOVDQA      Y9, 896(R13)
-	VPANDN       Y10, Y12, Y12
-	VPXOR        Y8, Y12, Y12
-	VPAND        Y12, Y10, Y8
-	VPANDN       Y13, Y10, Y13
-	VPOR         Y13, Y5, Y9
-	VPXOR        Y9, Y4, Y4
+	VPANDN       Y4, Y1, Y4
 	VPXOR        Y4, Y8, Y8
-	VPAND        Y12, Y3, Y3
-	VPOR         Y6, Y15, Y6
-	VPXOR        Y6, Y3, Y14
-	VPANDN       Y14, Y15, Y14
-	VPXOR        Y14, Y8, Y8
-	VPAND        Y8, Y0, Y8
-	VPAND        Y12, Y1, Y12
-	VPANDN       Y4, Y10, Y10
-	VPXOR        Y10, Y12, Y10
-	VPANDN       Y10, Y0, Y10
-	VPXOR        Y10, Y9, Y9
-	VPXOR        Y9, Y6, Y6
-	VPXOR        Y8, Y6, Y6
-	VPXOR        96(R13), Y6, Y6
-	VMOVDQA      Y6, 96(R13)
-	VPXOR        Y2, Y7, Y7
-	VPAND        Y7, Y15, Y7
-	VPANDN       Y11, Y1, Y1
-	VPXOR        Y4, Y1, Y1
-	VPXOR        Y7, Y1, Y1
-	VPAND        Y1, Y5, Y5
-	VPAND        Y15, Y15, Y1
-	VPOR         Y12, Y3, Y3
-	VPXOR        Y0, Y3, Y3
-	VPXOR        Y1, Y3, Y3
-	VPXOR        Y5, Y3, Y3
-	VPXOR        320(R13), Y3, Y3
-	VMOVDQA      Y3, 320(R13)
-	VPXOR        Y2, Y13, Y13
-	VPXOR        Y12, Y13, Y13
-	VPAND        Y9, Y15, Y15
-	VPXOR        Y15, Y13, Y13
-	VPXOR        576(R13), Y13, Y13
-	VMOVDQA      Y13, 576(R13)
+	VPANDN       Y9, Y7, Y7
+	VPANDN       Y7, Y10, Y10
+	VPXOR        Y3, Y5, Y5
+	VPOR         Y13, Y5, Y13
+	VPXOR        Y10, Y13, Y13
+	VPANDN       Y13, Y14, Y13
+	VPXOR        Y13, Y8, Y8
+	VPXOR        896(R13), Y8, Y8
+	VMOVDQA      Y8, 896(R13)
+	VPAND        Y6, Y14, Y6
+	VPXOR        Y6, Y12, Y12
+	VPXOR        320(R13), Y12, Y12
+	VMOVDQA      Y12, 320(R13)
+	VPANDN       Y5, Y1, Y1
+	VPXOR        Y1, Y0, Y0
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y14, Y2, Y2
+	VPXOR        96(R13), Y2, Y2
+	VMOVDQA      Y2, 96(R13)
 	VMOVDQA      768(R14), Y0
 	VPXOR        2432(R15), Y0, Y0
 	VMOVDQA      896(R14), Y1
@@ -21427,81 +21442,84 @@ rounds:
 	ADDQ         AX, R15
 	VMOVDQA      64(R13), Y0
 	VPXOR        736(R15), Y0, Y0
-	VMOVDQA      32(R13), Y1
-	VPXOR        320(R15), Y1, Y1
+	VMOVDQA      128(R13), Y1
+	VPXOR        128(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
-	VMOVDQA      992(R13), Y3
-	VPXOR        416(R15), Y3, Y3
-	VPXOR        Y3, Y2, Y4
-	VMOVDQA      128(R13), Y5
-	VPXOR        128(R15), Y5, Y5
-	VPANDN       Y5, Y4, Y6
-	VMOVDQA      (R13), Y7
-	VPXOR        512(R15), Y7, Y7
-	VPXOR        Y1, Y7, Y8
-	VPXOR        Y3, Y6, Y9
+	VPANDN       Y1, Y2, Y1
+	VMOVDQA      32(R13), Y3
+	VPXOR        320(R15), Y3, Y3
+	VPXOR        Y3, Y1, Y4
+	VPXOR        onesAVX2<>+0(SB), Y1, Y5
+	VPANDN       Y5, Y3, Y6
+	VMOVDQA      96(R13), Y7
+	VPXOR        (R15), Y7, Y7
+	VPANDN       Y4, Y7, Y8
+	VPXOR        Y7, Y0, Y9
+	VPOR         Y8, Y9, Y10
+	VPXOR        Y6, Y10, Y11
+	VPOR         Y1, Y11, Y1
+	VPOR         Y2, Y1, Y12
+	VMOVDQA      992(R13), Y13
+	VPXOR        416(R15), Y13, Y13
+	VPAND        Y12, Y13, Y12
+	VPXOR        Y12, Y4, Y12
+	VPOR         Y6, Y0, Y14
+	VPOR         Y2, Y3, Y3
+	VPAND        Y10, Y3, Y3
+	VPAND        Y3, Y13, Y3
+	VPXOR        Y3, Y14, Y3
+	VMOVDQA      (R13), Y10
+	VPXOR        512(R15), Y10, Y10
+	VPAND        Y3, Y10, Y15
+	VPXOR        Y8, Y2, Y8
+	VPANDN       Y11, Y13, Y11
+	VMOVDQA      Y14, (R12)
+	VPXOR        Y11, Y8, Y14
+	VPXOR        Y15, Y14, Y14
+	VPXOR        256(R14), Y14, Y15
+	VMOVDQA      Y15, 256(R14)
+	VPANDN       Y1, Y14, Y1
+	VPAND        Y1, Y13, Y15
+	VPANDN       Y14, Y4, Y4
+	VPXOR        Y15, Y4, Y15
+	VPOR         Y9, Y15, Y9
+	VPXOR        Y6, Y9, Y9
 	VPANDN       Y9, Y7, Y9
-	VPXOR        Y9, Y4, Y9
-	VPANDN       Y9, Y5, Y10
-	VPXOR        Y4, Y10, Y4
-	VPAND        Y4, Y1, Y11
-	VPXOR        onesAVX2<>+0(SB), Y7, Y12
-	VPXOR        Y11, Y12, Y11
-	VPANDN       Y11, Y0, Y11
-	VPANDN       Y11, Y3, Y13
-	VPXOR        Y13, Y8, Y8
-	VMOVDQA      96(R13), Y14
-	VPXOR        (R15), Y14, Y14
-	VPXOR        Y2, Y14, Y2
-	VPOR         Y10, Y2, Y2
-	VPANDN       Y2, Y5, Y2
-	VPXOR        Y2, Y8, Y8
-	VPXOR        Y10, Y14, Y10
-	VPXOR        Y8, Y10, Y10
-	VPAND        Y10, Y8, Y2
-	VPOR         Y6, Y2, Y2
-	VPAND        Y2, Y3, Y3
-	VPXOR        Y3, Y10, Y3
-	VPXOR        Y5, Y3, Y2
-	VPAND        Y7, Y0, Y15
-	VPXOR        Y15, Y2, Y15
-	VPANDN       Y15, Y14, Y15
-	VPOR         Y9, Y13, Y13
-	VPXOR        Y15, Y13, Y13
-	VPXOR        Y0, Y13, Y15
-	VPAND        Y10, Y15, Y15
-	VPANDN       Y15, Y7, Y7
-	VPXOR        Y7, Y6, Y6
-	VPAND        Y6, Y1, Y6
-	VPAND        Y8, Y14, Y8
-	VPOR         Y8, Y4, Y4
-	VPXOR        Y10, Y4, Y4
-	VPANDN       Y13, Y1, Y1
-	VPXOR        Y1, Y3, Y7
-	VPXOR        256(R14), Y7, Y10
-	VMOVDQA      Y10, 256(R14)
-	VPANDN       Y11, Y7, Y7
-	VPANDN       Y7, Y0, Y0
-	VPXOR        Y0, Y4, Y4
-	VPXOR        Y6, Y4, Y4
-	VPXOR        704(R14), Y4, Y0
-	VMOVDQA      Y0, 704(R14)
-	VPXOR        Y11, Y9, Y9
-	VPXOR        Y8, Y9, Y9
-	VPXOR        512(R14), Y9, Y0
-	VMOVDQA      Y0, 512(R14)
-	VPANDN       Y9, Y1, Y0
-	VPXOR        Y2, Y0, Y0
-	VPAND        Y0, Y14, Y0
-	VPXOR        Y0, Y1, Y1
-	VPANDN       Y1, Y5, Y5
-	VPANDN       Y3, Y14, Y14
-	VPXOR        Y9, Y12, Y12
-	VPXOR        Y4, Y12, Y12
-	VPXOR        Y14, Y12, Y12
-	VPXOR        Y5, Y12, Y12
-	VPXOR        960(R14), Y12, Y12
-	VMOVDQA      Y12, 960(R14)
+	VPXOR        Y9, Y12, Y9
+	VPOR         Y2, Y1, Y1
+	VPANDN       Y14, Y0, Y6
+	VPOR         Y8, Y6, Y6
+	VPXOR        Y6, Y7, Y8
+	VPAND        Y3, Y8, Y8
+	VPAND        Y8, Y13, Y8
+	VPXOR        Y8, Y1, Y8
+	VPANDN       Y8, Y10, Y8
+	VPXOR        Y8, Y9, Y8
+	VPXOR        960(R14), Y8, Y8
+	VMOVDQA      Y8, 960(R14)
+	VPXOR        Y1, Y0, Y0
+	VPXOR        Y4, Y0, Y0
+	VPANDN       Y5, Y14, Y5
+	VPANDN       Y5, Y13, Y5
+	VPXOR        Y5, Y0, Y0
+	VPAND        Y0, Y7, Y0
+	VPANDN       Y6, Y13, Y13
+	VMOVDQA      (R12), Y1
+	VPAND        Y1, Y2, Y2
+	VPXOR        Y10, Y2, Y2
+	VPXOR        Y13, Y2, Y2
+	VPXOR        Y2, Y9, Y9
+	VPXOR        Y14, Y9, Y9
+	VPANDN       Y11, Y12, Y12
+	VPANDN       Y12, Y10, Y10
+	VPXOR        Y10, Y9, Y9
+	VPXOR        Y0, Y9, Y9
+	VPXOR        512(R14), Y9, Y9
+	VMOVDQA      Y9, 512(R14)
+	VPAND        Y15, Y7, Y7
+	VPXOR        Y7, Y2, Y2
+	VPXOR        704(R14), Y2, Y2
+	VMOVDQA      Y2, 704(R14)
 	VMOVDQA      128(R13), Y0
 	VPXOR        864(R15), Y0, Y0
 	VMOVDQA      256(R13), Y1
@@ -21574,68 +21592,69 @@ rounds:
 	VPXOR        Y11, Y1, Y1
 	VPXOR        32(R14), Y1, Y1
 	VMOVDQA      Y1, 32(R14)
-	VMOVDQA      352(R13), Y0
-	VPXOR        480(R15), Y0, Y0
-	VMOVDQA      416(R13), Y1
-	VPXOR        832(R15), Y1, Y1
-	VPXOR        Y1, Y0, Y2
-	VPANDN       Y1, Y2, Y3
-	VMOVDQA      448(R13), Y4
-	VPXOR        608(R15), Y4, Y4
-	VPXOR        Y4, Y3, Y3
-	VMOVDQA      480(R13), Y5
-	VPXOR        384(R15), Y5, Y5
-	VPANDN       Y3, Y5, Y6
-	VPXOR        Y6, Y2, Y2
-	VPXOR        Y5, Y2, Y7
-	VPOR         Y0, Y7, Y7
-	VPANDN       Y7, Y6, Y6
+	VMOVDQA      416(R13), Y0
+	VPXOR        832(R15), Y0, Y0
+	VMOVDQA      480(R13), Y1
+	VPXOR        384(R15), Y1, Y1
+	VPANDN       Y1, Y0, Y2
+	VMOVDQA      352(R13), Y3
+	VPXOR        480(R15), Y3, Y3
+	VPAND        Y3, Y0, Y4
+	VMOVDQA      448(R13), Y5
+	VPXOR        608(R15), Y5, Y5
+	VPXOR        Y4, Y5, Y6
+	VPOR         Y6, Y1, Y7
 	VMOVDQA      384(R13), Y8
 	VPXOR        192(R15), Y8, Y8
-	VPXOR        Y8, Y6, Y9
-	VPAND        Y3, Y4, Y10
-	VPXOR        Y10, Y7, Y7
-	VPAND        Y7, Y8, Y7
+	VPANDN       Y7, Y8, Y7
 	VPXOR        Y7, Y2, Y2
-	VPXOR        onesAVX2<>+0(SB), Y2, Y7
-	VPANDN       Y7, Y4, Y4
-	VPXOR        Y4, Y9, Y9
-	VPOR         Y7, Y3, Y10
-	VPAND        Y10, Y5, Y10
-	VPXOR        Y10, Y2, Y11
-	VPAND        Y11, Y0, Y11
-	VPXOR        Y11, Y9, Y9
+	VPANDN       Y8, Y4, Y4
+	VPANDN       Y4, Y5, Y4
+	VPANDN       Y1, Y3, Y9
+	VPANDN       Y0, Y8, Y10
+	VPXOR        Y9, Y10, Y10
+	VPXOR        Y4, Y10, Y10
+	VPANDN       Y10, Y0, Y9
+	VPXOR        Y3, Y9, Y9
+	VPANDN       Y9, Y5, Y11
+	VPXOR        Y11, Y2, Y2
 	VMOVDQA      512(R13), Y11
 	VPXOR        32(R15), Y11, Y11
-	VPANDN       Y9, Y11, Y12
-	VPXOR        Y12, Y2, Y2
-	VPXOR        288(R14), Y2, Y12
+	VPAND        Y2, Y11, Y12
+	VPXOR        onesAVX2<>+0(SB), Y4, Y4
+	VPANDN       Y4, Y3, Y3
+	VPXOR        Y3, Y6, Y13
+	VPANDN       Y13, Y1, Y13
+	VPXOR        Y13, Y10, Y10
+	VPXOR        Y12, Y10, Y12
+	VPXOR        (R14), Y12, Y13
+	VMOVDQA      Y13, (R14)
+	VPXOR        Y11, Y12, Y12
+	VPXOR        Y2, Y12, Y12
+	VPXOR        288(R14), Y12, Y12
 	VMOVDQA      Y12, 288(R14)
-	VPOR         Y9, Y2, Y2
-	VPANDN       Y2, Y4, Y4
-	VPXOR        Y3, Y4, Y4
-	VPOR         Y9, Y6, Y6
-	VPXOR        Y10, Y6, Y6
-	VPANDN       Y6, Y0, Y0
-	VPXOR        Y0, Y4, Y4
-	VPANDN       Y4, Y11, Y0
-	VPANDN       Y2, Y1, Y1
-	VPXOR        Y1, Y7, Y1
-	VPAND        Y1, Y8, Y8
-	VPOR         Y7, Y5, Y5
-	VPXOR        Y3, Y5, Y5
-	VPXOR        Y8, Y5, Y5
-	VPXOR        Y0, Y5, Y5
-	VPXOR        800(R14), Y5, Y0
+	VPANDN       Y5, Y10, Y5
+	VPXOR        Y9, Y5, Y5
+	VPANDN       Y5, Y8, Y5
+	VPXOR        Y6, Y4, Y4
+	VPXOR        Y7, Y10, Y10
+	VPXOR        Y10, Y4, Y4
+	VPAND        Y4, Y0, Y2
+	VPXOR        Y3, Y2, Y2
+	VPXOR        Y5, Y2, Y2
+	VPANDN       Y2, Y11, Y3
+	VPXOR        Y9, Y0, Y0
+	VPAND        Y0, Y8, Y8
+	VPXOR        Y8, Y10, Y10
+	VPAND        Y4, Y1, Y1
+	VPXOR        Y1, Y10, Y10
+	VPXOR        Y3, Y10, Y10
+	VPXOR        800(R14), Y10, Y0
 	VMOVDQA      Y0, 800(R14)
-	VPXOR        Y11, Y5, Y5
-	VPXOR        Y4, Y5, Y5
-	VPXOR        608(R14), Y5, Y5
-	VMOVDQA      Y5, 608(R14)
-	VPANDN       Y11, Y9, Y9
-	VPXOR        Y7, Y9, Y9
-	VPXOR        (R14), Y9, Y9
-	VMOVDQA      Y9, (R14)
+	VPXOR        Y2, Y10, Y10
+	VPXOR        Y11, Y10, Y10
+	VPXOR        608(R14), Y10, Y10
+	VMOVDQA      Y10, 608(R14)
 	VMOVDQA      608(R13), Y0
 	VPXOR        2368(R15), Y0, Y0
 	VMOVDQA      640(R13), Y1
@@ -21713,81 +21732,82 @@ rounds:
 	VPXOR        Y0, Y12, Y12
 	VPXOR        224(R14), Y12, Y12
 	VMOVDQA      Y12, 224(R14)
-	VMOVDQA      768(R13), Y0
-	VPXOR        2400(R15), Y0, Y0
-	VMOVDQA      640(R13), Y1
-	VPXOR        2144(R15), Y1, Y1
+	VMOVDQA      736(R13), Y0
+	VPXOR        1920(R15), Y0, Y0
+	VMOVDQA      608(R13), Y1
+	VPXOR        1824(R15), Y1, Y1
 	VPXOR        Y1, Y0, Y2
 	VMOVDQA      672(R13), Y3
 	VPXOR        2496(R15), Y3, Y3
-	VPXOR        onesAVX2<>+0(SB), Y3, Y4
-	VMOVDQA      736(R13), Y5
-	VPXOR        1920(R15), Y5, Y5
-	VPANDN       Y4, Y5, Y6
-	VPXOR        Y6, Y2, Y2
-	VPOR         Y1, Y2, Y7
-	VPANDN       Y7, Y4, Y8
-	VPANDN       Y8, Y5, Y9
-	VPXOR        Y9, Y4, Y9
-	VMOVDQA      608(R13), Y10
-	VPXOR        1824(R15), Y10, Y10
-	VPAND        Y9, Y10, Y9
-	VPXOR        Y9, Y2, Y9
-	VPXOR        Y9, Y3, Y3
-	VPXOR        Y5, Y3, Y11
+	VPANDN       Y2, Y3, Y4
+	VPAND        Y0, Y1, Y5
+	VMOVDQA      640(R13), Y6
+	VPXOR        2144(R15), Y6, Y6
+	VPXOR        Y6, Y5, Y5
+	VPXOR        Y4, Y5, Y7
+	VPOR         Y7, Y3, Y8
+	VPXOR        Y2, Y8, Y9
+	VMOVDQA      704(R13), Y10
+	VPXOR        2304(R15), Y10, Y10
+	VPANDN       Y9, Y10, Y11
+	VPXOR        Y11, Y7, Y11
+	VPANDN       Y9, Y7, Y12
+	VPOR         Y2, Y6, Y6
+	VPAND        Y6, Y0, Y6
+	VPXOR        Y6, Y12, Y2
+	VPAND        Y2, Y10, Y2
+	VPAND        Y1, Y8, Y13
+	VPXOR        Y2, Y13, Y2
+	VMOVDQA      768(R13), Y14
+	VPXOR        2400(R15), Y14, Y14
+	VPAND        Y2, Y14, Y2
+	VPXOR        Y2, Y11, Y2
+	VPXOR        576(R14), Y2, Y2
+	VMOVDQA      Y2, 576(R14)
+	VPANDN       Y3, Y12, Y12
+	VPAND        Y5, Y1, Y2
+	VPXOR        Y2, Y12, Y12
+	VPAND        Y6, Y5, Y5
+	VPXOR        Y10, Y5, Y5
+	VPAND        Y5, Y10, Y2
+	VPXOR        Y2, Y12, Y12
+	VPANDN       Y8, Y12, Y8
+	VPXOR        Y6, Y8, Y8
+	VPXOR        onesAVX2<>+0(SB), Y9, Y9
+	VPOR         Y3, Y0, Y3
+	VPANDN       Y3, Y10, Y2
+	VPXOR        Y2, Y9, Y2
+	VPOR         Y11, Y2, Y11
+	VPXOR        onesAVX2<>+0(SB), Y4, Y4
+	VPANDN       Y4, Y0, Y0
+	VPXOR        Y5, Y13, Y13
+	VPANDN       Y6, Y13, Y6
+	VPXOR        Y0, Y6, Y6
+	VPXOR        Y6, Y11, Y0
+	VPOR         Y10, Y0, Y5
+	VPANDN       Y4, Y5, Y4
 	VPXOR        Y11, Y4, Y4
-	VPOR         Y2, Y4, Y12
-	VPAND        Y12, Y0, Y12
-	VPAND        Y7, Y10, Y7
-	VPXOR        Y7, Y11, Y13
-	VPXOR        Y12, Y13, Y14
-	VMOVDQA      704(R13), Y15
-	VPXOR        2304(R15), Y15, Y15
-	VPAND        Y14, Y15, Y14
-	VPXOR        Y14, Y9, Y9
-	VPXOR        896(R14), Y9, Y9
-	VMOVDQA      Y9, 896(R14)
-	VPANDN       Y10, Y12, Y12
-	VPXOR        Y8, Y12, Y12
-	VPAND        Y12, Y10, Y8
-	VPANDN       Y13, Y10, Y13
-	VPOR         Y13, Y5, Y9
-	VPXOR        Y9, Y4, Y4
+	VPANDN       Y4, Y1, Y4
 	VPXOR        Y4, Y8, Y8
-	VPAND        Y12, Y3, Y3
-	VPOR         Y6, Y15, Y6
-	VPXOR        Y6, Y3, Y14
-	VPANDN       Y14, Y15, Y14
-	VPXOR        Y14, Y8, Y8
-	VPAND        Y8, Y0, Y8
-	VPAND        Y12, Y1, Y12
-	VPANDN       Y4, Y10, Y10
-	VPXOR        Y10, Y12, Y10
-	VPANDN       Y10, Y0, Y10
-	VPXOR        Y10, Y9, Y9
-	VPXOR        Y9, Y6, Y6
-	VPXOR        Y8, Y6, Y6
-	VPXOR        96(R14), Y6, Y6
-	VMOVDQA      Y6, 96(R14)
-	VPXOR        Y2, Y7, Y7
-	VPAND        Y7, Y15, Y7
-	VPANDN       Y11, Y1, Y1
-	VPXOR        Y4, Y1, Y1
-	VPXOR        Y7, Y1, Y1
-	VPAND        Y1, Y5, Y5
-	VPAND        Y15, Y15, Y1
-	VPOR         Y12, Y3, Y3
-	VPXOR        Y0, Y3, Y3
-	VPXOR        Y1, Y3, Y3
-	VPXOR        Y5, Y3, Y3
-	VPXOR        320(R14), Y3, Y3
-	VMOVDQA      Y3, 320(R14)
-	VPXOR        Y2, Y13, Y13
-	VPXOR        Y12, Y13, Y13
-	VPAND        Y9, Y15, Y15
-	VPXOR        Y15, Y13, Y13
-	VPXOR        576(R14), Y13, Y13
-	VMOVDQA      Y13, 576(R14)
+	VPANDN       Y9, Y7, Y7
+	VPANDN       Y7, Y10, Y10
+	VPXOR        Y3, Y5, Y5
+	VPOR         Y13, Y5, Y13
+	VPXOR        Y10, Y13, Y13
+	VPANDN       Y13, Y14, Y13
+	VPXOR        Y13, Y8, Y8
+	VPXOR        896(R14), Y8, Y8
+	VMOVDQA      Y8, 896(R14)
+	VPAND        Y6, Y14, Y6
+	VPXOR        Y6, Y12, Y12
+	VPXOR        320(R14), Y12, Y12
+	VMOVDQA      Y12, 320(R14)
+	VPANDN       Y5, Y1, Y1
+	VPXOR        Y1, Y0, Y0
+	VPAND        Y0, Y14, Y14
+	VPXOR        Y14, Y2, Y2
+	VPXOR        96(R14), Y2, Y2
+	VMOVDQA      Y2, 96(R14)
 	VMOVDQA      768(R13), Y0
 	VPXOR        2432(R15), Y0, Y0
 	VMOVDQA      896(R13), Y1

@@ -35,9 +35,6 @@ type circuit struct {
 	out   [4]int
 }
 
-// operations is how many gates are not inputs.
-func (c *circuit) operations() int { return len(c.gates) - 6 }
-
 func (c *circuit) add(op gateOp, a, b int) int {
 	x, y := c.value[a], c.value[b]
 	v := [...]uint64{gateAnd: x & y, gateOr: x | y, gateXor: x ^ y, gateAndn: ^x & y, gateNot: ^x}[op]
