@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -50,6 +51,11 @@ func newSpace(t testing.TB) *space {
 	lo, err := s.nl.LinkByName("lo")
 	must(t, err)
 	must(t, s.nl.LinkSetUp(lo))
+	// A router whose link-local address is still being checked for duplicates cannot ask for a neighbour (RFC 4862, 5.4). That
+	// takes a second or two, on a busy machine longer, and after three it gives the neighbour up and drops what waits for it.
+	for _, of := range []string{"all", "default"} {
+		s.sysctl("net/ipv6/conf/"+of+"/accept_dad", "0")
+	}
 	return s
 }
 
@@ -76,7 +82,7 @@ func (s *space) sysctl(path, value string) {
 	must(s.t, err)
 }
 
-// veth joins two namespaces by devices of the given name.
+// veth joins two namespaces by devices of the given name, which carry packets when it returns.
 func veth(a, b *space, nameA, nameB string) {
 	a.t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -89,6 +95,24 @@ func veth(a, b *space, nameA, nameB string) {
 		l, err := end.s.nl.LinkByName(end.name)
 		must(a.t, err)
 		must(a.t, end.s.nl.LinkSetUp(l))
+	}
+	a.running(nameA)
+	b.running(nameB)
+}
+
+// running waits until a device has its queue: the kernel gives it one some time after the carrier has come, and until then it
+// drops what is sent.
+func (s *space) running(dev string) {
+	s.t.Helper()
+	for give := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		l, err := s.nl.LinkByName(dev)
+		must(s.t, err)
+		if l.Attrs().OperState == netlink.OperUp {
+			return
+		}
+		if time.Now().After(give) {
+			s.t.Fatalf("%s is %v", dev, l.Attrs().OperState)
+		}
 	}
 }
 

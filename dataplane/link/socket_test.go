@@ -64,7 +64,7 @@ func espPacket(spi, seq uint32, n int) []byte {
 	return b
 }
 
-// receiver collects datagrams; what is not there after a second is lost.
+// receiver collects datagrams; what is not there after some seconds is lost.
 type receiver struct {
 	t     testing.TB
 	o     Outer
@@ -375,6 +375,7 @@ func TestPathMTUNotice(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			a, r, b := newSpace(t), newSpace(t), newSpace(t)
+			r.sysctl("net/ipv6/conf/default/dad_transmits", "9") // newSpace has seen to it that the router need not wait for them
 			veth(a, r, "a0", "ra")
 			veth(r, b, "rb", "b0")
 			r.sysctl("net/ipv4/ip_forward", "1")
