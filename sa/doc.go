@@ -7,6 +7,7 @@
 //	outbound.go  Outbound: an SA that seals; sequence numbers, peer, path MTU
 //	inbound.go   Inbound: an SA that opens; ESN inference, the two replay checks
 //	window.go    Window: the replay filter alone
+//	carry.go     what an SA takes over from one that it replaces, and what may change while it lives
 //	life.go      limits soft and hard, counters and how they are read
 //	sequence.go  Sequence: numbers handed out, one at a time
 //	store.go     Store: marks on disk ahead of the numbers in use

@@ -17,6 +17,7 @@ type Inbound struct {
 
 	window Window
 	filter bool // the window is used
+	seen   seen // what is published of the window
 	esn    bool
 
 	owner    owner
@@ -43,8 +44,9 @@ func NewInbound(p Params, s offload.Session, paired *Outbound) (*Inbound, error)
 		if err := i.window.init(p.ReplayWindow); err != nil {
 			return nil, err
 		}
+		i.seen.words = make([]atomic.Uint64, len(i.window.words()))
 	}
-	i.life.limits, i.life.added = p.Lifetime, time.Now()
+	i.life.begin(p.Lifetime)
 	i.params.Store(p.clone())
 	return i, nil
 }
@@ -98,13 +100,15 @@ func (i *Inbound) Top() uint64 { return i.window.top }
 // as seen. Call it before the SA is in a DB.
 func (i *Inbound) Resume(top uint64) {
 	i.window.Resume(top)
-	i.counters.use.seq = top
-	i.counters.publish()
+	i.publishAll()
 }
 
 // Account counts a burst of packets that were accepted, in bytes of ESP, and passes the limits that are reached. For the
 // owning lane, which does not accept packets once Expired says so.
 func (i *Inbound) Account(packets, bytes uint64, now time.Time) {
+	if i.filter {
+		i.seen.publish(&i.window, &i.counters.gen)
+	}
 	i.counters.account(&i.life, packets, bytes, i.window.top, now)
 }
 
@@ -134,6 +138,7 @@ func (i *Inbound) place(p *Params) { i.params.Store(p) }
 
 // wipe ends the SA: nothing can be opened with it any more.
 func (i *Inbound) wipe() error {
+	defer i.life.wiped.Store(true)
 	err := i.session.Close()
 	i.Params().Keys.Zero()
 	return err

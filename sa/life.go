@@ -35,10 +35,11 @@ type Expiry struct {
 
 // life is an SA's lifetime: which limits it has passed and which of that has been told.
 type life struct {
-	limits Lifetime
+	limits atomic.Pointer[Lifetime]
 	added  time.Time     // carries the monotonic clock, so a step of the wall clock ages no SA
 	wake   chan struct{} // the DB's; set before the SA can be seen through it
 	state  atomic.Uint32
+	wiped  atomic.Bool
 }
 
 // Bits of life.state. A cause is stored with its bit, and told bits are set by the DB alone.
@@ -57,13 +58,14 @@ func over[T uint64 | time.Duration](v, limit T) bool { return limit != 0 && v >=
 
 // check passes the limits that the use so far has reached. It is called by the owning lane with every burst, and by the DB.
 func (l *life) check(u *usage, age time.Duration) {
-	if l.limits == (Lifetime{}) {
+	limits := l.limits.Load()
+	if *limits == (Lifetime{}) {
 		return
 	}
-	if c, ok := l.limits.Hard.reached(u, age); ok {
+	if c, ok := limits.Hard.reached(u, age); ok {
 		l.pass(true, c)
 	}
-	if c, ok := l.limits.Soft.reached(u, age); ok {
+	if c, ok := limits.Soft.reached(u, age); ok {
 		l.pass(false, c)
 	}
 }

@@ -59,7 +59,9 @@ func NewOutbound(p Params, s offload.Session, seq *Sequence) (*Outbound, error) 
 		return nil, fmt.Errorf("sa: %s: %w: %w", p.label(), ErrParams, err)
 	}
 	o := &Outbound{session: s, seq: seq, softSeq: lastSeq(p.Keys.ESN) / 4 * 3}
-	o.life.limits, o.life.added = p.Lifetime, time.Now()
+	o.counters.use.seq = seq.last
+	o.counters.publish()
+	o.life.begin(p.Lifetime)
 	if p.PathMTU == 0 {
 		p.PathMTU = DefaultMTU
 	}
@@ -224,6 +226,9 @@ func (o *owner) lane() (int, bool) {
 
 // wipe ends the SA: nothing can be sent with it any more.
 func (o *Outbound) wipe() error {
+	defer o.life.wiped.Store(true)
+	o.counters.use.seq = o.seq.last // no lane has it any more
+	o.counters.publish()
 	err := o.session.Close()
 	o.Params().Keys.Zero()
 	return errors.Join(err, o.seq.Close())

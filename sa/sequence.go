@@ -86,6 +86,7 @@ func (s *Sequence) bind(esn bool) error {
 	if s.store == nil {
 		s.end = lastSeq(esn) + 1
 	}
+	s.last = s.at - 1
 	return nil
 }
 

@@ -38,6 +38,7 @@ func (v Verdict) String() string {
 type Window struct {
 	top  uint64 // the highest number accepted; 0: none yet
 	size uint64 // packets; 0: DefaultWindow
+	late uint64 // the lowest number recorded behind the top since somebody reset it; 0: none
 
 	// A window of n packets touches at most n/64+1 words; the ring has the next power of two, so that the word of a number
 	// inside the window is never that of another one.
@@ -143,6 +144,9 @@ func (w *Window) Advance(seq uint64) Verdict {
 		return Duplicate
 	}
 	*word |= bit
+	if seq < w.top && (w.late == 0 || seq < w.late) {
+		w.late = seq
+	}
 	return Fresh
 }
 
