@@ -47,6 +47,12 @@ ESP-in-UDP or as native ESP; and the reverse.`,
 	}
 	c.AddCommand(runCommand(), checkCommand(), exampleCommand(), statusCommand(), saCommand(), policyCommand(),
 		enginesCommand(), guardCommand(), demo.Command(), speed.Command())
+	c.SetHelpCommand(helpCommand())
+	// Cobra would add these two only when it runs.
+	c.InitDefaultHelpCmd()
+	c.InitDefaultCompletionCmd()
+	strict(c)
+	c.SetFlagErrorFunc(flagError)
 	return c
 }
 
