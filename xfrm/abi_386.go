@@ -1,0 +1,4 @@
+package xfrm
+
+// Native is the ABI of this program.
+const Native = Align4

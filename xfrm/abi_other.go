@@ -1,0 +1,6 @@
+//go:build !386
+
+package xfrm
+
+// Native is the ABI of this program.
+const Native = Align8
