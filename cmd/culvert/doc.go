@@ -6,5 +6,6 @@
 //	internal/hostnet  the host's routes, and the guard
 //	internal/control  how commands ask a running gateway
 //	internal/demo     culvert demo
+//	internal/complete what shells complete the values of flags to
 //	internal/speed    culvert speed
 package main

@@ -51,6 +51,7 @@ ESP-in-UDP or as native ESP; and the reverse.`,
 	// Cobra would add these two only when it runs.
 	c.InitDefaultHelpCmd()
 	c.InitDefaultCompletionCmd()
+	c.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp) // arguments are never files
 	strict(c)
 	c.SetFlagErrorFunc(flagError)
 	return c

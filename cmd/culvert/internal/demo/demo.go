@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"culvert/offload"
+	"culvert/cmd/culvert/internal/complete"
 	"culvert/test/lab"
 	"culvert/test/peers"
 )
@@ -44,9 +44,14 @@ its own namespaces is touched.`,
 		},
 	}
 	o.flags(c.Flags())
-	c.RegisterFlagCompletionFunc("transform", cobra.FixedCompletions(transformNames(), cobra.ShellCompDirectiveNoFileComp))
-	c.RegisterFlagCompletionFunc("link", cobra.FixedCompletions(linkKinds, cobra.ShellCompDirectiveNoFileComp))
-	c.RegisterFlagCompletionFunc("beside", cobra.FixedCompletions(besides, cobra.ShellCompDirectiveNoFileComp))
+	complete.Flag(c, "transform", complete.Transforms())
+	complete.Flag(c, "key-bits", complete.KeyBits)
+	complete.Flag(c, "link", complete.Fixed(linkKinds...))
+	complete.Flag(c, "outer", complete.Fixed("4", "6"))
+	complete.Flag(c, "inner", complete.Fixed("4", "6"))
+	complete.List(c, "beside", complete.Fixed(besides...))
+	complete.Flag(c, "engine", complete.Engines)
+	complete.Nothing(c, "seconds", "workers")
 	return c
 }
 
@@ -247,15 +252,4 @@ func measureBeside(ctx context.Context, p *progress, row *lab.Row, o *options, n
 		return nil, err
 	}
 	return &besideRow{Name: name, TCP: m.tcp, UDP: m.udp, Latency: m.latency}, nil
-}
-
-// transformNames are the names that --transform takes, each once.
-func transformNames() []string {
-	var names []string
-	for _, t := range offload.Transforms() {
-		if !slices.Contains(names, t.Name) {
-			names = append(names, t.Name)
-		}
-	}
-	return names
 }

@@ -250,7 +250,13 @@ func TestOptions(t *testing.T) {
 		{"--seconds NaN", "0.5 to 3600"},
 		{"--seconds Inf", "0.5 to 3600"},
 		{"--beside plain,openvpn", "plain, wireguard-go"},
+		{"--beside plain,plain", "--beside: plain is there twice"},
 		{"--workers -1", "0 to 256"},
+		{"--engine warp", `--engine "warp": write one of padlock, multibuf, soft`},
+		{"--engine soft", ""},
+		{"--key-bits -1", "with --key-bits -1: "},
+		{"--transform rfc7539esp(chacha20,poly1305) --key-bits 128", "it has 256"},
+		{"--transform authenc(hmac(sha1),ecb(cipher_null)) --key-bits 128", "with --key-bits 128: "},
 	} {
 		o := &options{}
 		f := pflag.NewFlagSet("demo", pflag.ContinueOnError)
@@ -263,6 +269,38 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%q: %v", c.args, err)
 		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
 			t.Errorf("%q: %v; it does not say %q", c.args, err, c.want)
+		}
+	}
+}
+
+// refuser is an engine that this machine cannot run, or that has no transform.
+type refuser struct {
+	offload.Engine
+	err error
+}
+
+func (refuser) Name() string                   { return "refuser" }
+func (r refuser) Probe() (offload.Caps, error) { return offload.Caps{}, r.err }
+
+// An engine that this machine has not, or that does not do the transform, is refused with the reason, before anything is made.
+func TestEngineRefused(t *testing.T) {
+	transform, err := offload.Lookup("rfc4106(gcm(aes))", 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		engine string
+		err    error
+		want   string
+	}{
+		{"refuser", errors.New("padlock: there is no such unit"), "--engine refuser: there is no such unit; culvert engines lists what this machine has"},
+		{"refuser", nil, "--engine refuser: the engine is not admitted: refuser for rfc4106(gcm(aes))"},
+		{"", errors.New("there is no such unit"), `--transform "rfc4106(gcm(aes))": the engine is not admitted: none for rfc4106(gcm(aes))`},
+		{"other", nil, `--engine "other": write one of refuser`},
+	} {
+		o := &options{engine: c.engine, transform: transform, transformName: transform.Name}
+		if err := o.checkEngine([]offload.Engine{refuser{err: c.err}}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q, probe %v: %v; it does not say %q", c.engine, c.err, err, c.want)
 		}
 	}
 }

@@ -180,15 +180,21 @@ func TestDemoGatewayDies(t *testing.T) {
 	assertNothingLeft(t, cmd.Process.Pid)
 }
 
-// A gateway that cannot start ends the demo with the reason that it gave.
-func TestDemoGatewayCannotStart(t *testing.T) {
+// What cannot be is refused before anything is made: there is no line of progress.
+func TestDemoRefused(t *testing.T) {
 	culvert := program(t)
-	cmd := exec.Command(culvert, "demo", "--engine", "warp")
-	out, err := cmd.CombinedOutput()
-	if err == nil || !bytes.Contains(out, []byte(`no such engine: "warp"`)) {
-		t.Errorf("%v\n%s", err, out)
+	for _, c := range []struct{ args, want string }{
+		{"--engine warp", `culvert: --engine "warp": write one of padlock, multibuf, soft`},
+		{"--link tcp", `culvert: --link "tcp": write one of udp, esp`},
+		{"--transform rfc4106(gcm(aes)) --key-bits 100", "it has 128, 192, 256"},
+	} {
+		cmd := exec.Command(culvert, append([]string{"demo"}, strings.Fields(c.args)...)...)
+		out, err := cmd.CombinedOutput()
+		if err == nil || !bytes.Contains(out, []byte(c.want)) || bytes.Contains(out, []byte("namespace")) {
+			t.Errorf("%s: %v\n%s", c.args, err, out)
+		}
+		assertNothingLeft(t, cmd.Process.Pid)
 	}
-	assertNothingLeft(t, cmd.Process.Pid)
 }
 
 // children are the processes that a process has started and that live.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	gw "culvert/cmd/culvert/internal/gateway" // "gateway" is a process of the demo
 	"culvert/offload"
 )
 
@@ -59,9 +60,9 @@ func (o *options) check() error {
 	var err error
 	if o.transform, err = offload.Lookup(o.transformName, o.keyBits, 0); err != nil {
 		if o.keyBits == 0 {
-			return fmt.Errorf("--transform %q: %w", o.transformName, err)
+			return fmt.Errorf("--transform %q: %s", o.transformName, bare(err))
 		}
-		return fmt.Errorf("--transform %q with --key-bits %d: %w", o.transformName, o.keyBits, err)
+		return fmt.Errorf("--transform %q with --key-bits %d: %s", o.transformName, o.keyBits, bare(err))
 	}
 	if !slices.Contains(linkKinds, o.link) {
 		return fmt.Errorf("--link %q: write one of %s", o.link, strings.Join(linkKinds, ", "))
@@ -77,15 +78,61 @@ func (o *options) check() error {
 	if !(o.seconds >= minSeconds && o.seconds <= maxSeconds) {
 		return fmt.Errorf("--seconds %v: write %v to %v", o.seconds, minSeconds, maxSeconds)
 	}
-	for _, b := range o.besideNames {
+	for i, b := range o.besideNames {
 		if !slices.Contains(besides, b) {
 			return fmt.Errorf("--beside %q: write one or more of %s", b, strings.Join(besides, ", "))
+		}
+		if slices.Contains(o.besideNames[:i], b) {
+			return fmt.Errorf("--beside: %s is there twice", b)
 		}
 	}
 	if o.workers < 0 || o.workers > 256 {
 		return fmt.Errorf("--workers %d: write 0 to 256", o.workers)
 	}
+	return o.checkEngine(gw.Engines())
+}
+
+// checkEngine tries the engine that was named, or else whether there is one for the transform, before anything is made: it asks for
+// the known answers, as the gateways will.
+func (o *options) checkEngine(all []offload.Engine) error {
+	var names []string
+	for _, e := range all {
+		names = append(names, e.Name())
+		if e.Name() == o.engine {
+			all = []offload.Engine{e}
+			names = nil
+			break
+		}
+	}
+	if o.engine != "" && names != nil {
+		return fmt.Errorf("--engine %q: write one of %s", o.engine, strings.Join(names, ", "))
+	}
+	registry := offload.NewRegistry(all...)
+	if _, err := registry.Select(o.transform, o.engine); err != nil {
+		if o.engine == "" {
+			return fmt.Errorf("--transform %q: %s", o.transformName, bare(err))
+		}
+		// The reason alone: which engine and which transform the flags say.
+		for _, r := range registry.Reports() {
+			if r.Err != nil {
+				return fmt.Errorf("--engine %s: %s; culvert engines lists what this machine has", o.engine, bare(r.Err))
+			}
+		}
+		return fmt.Errorf("--engine %s: %s; culvert engines lists what it does", o.engine, bare(err))
+	}
 	return nil
+}
+
+// bare is an error's text without the names of the packages that it came through.
+func bare(err error) string {
+	text := err.Error()
+	for {
+		head, rest, ok := strings.Cut(text, ": ")
+		if !ok || !slices.Contains([]string{"offload", "padlock", "multibuf", "soft"}, head) {
+			return text
+		}
+		text = rest
+	}
 }
 
 func (o *options) inner6() bool            { return o.inner == 6 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"culvert/cmd/culvert/internal/complete"
 	"culvert/offload"
 )
 
@@ -53,6 +54,18 @@ of them had to share the machine), and the median by wall time beside it.`,
 		},
 	}
 	o.flags(c.Flags())
+	complete.List(c, "engine", func(*cobra.Command) (names []string) {
+		for _, e := range engines() {
+			names = append(names, e.Name())
+		}
+		return append(names, "all")
+	})
+	complete.Flag(c, "transform", complete.Transforms("all"))
+	complete.List(c, "key-bits", complete.KeyBits)
+	complete.Flag(c, "direction", complete.Fixed(directionNames...))
+	complete.List(c, "cpu", complete.Fixed(append([]string{"all"}, levelNames...)...))
+	complete.Flag(c, "reference", complete.Fixed(references...))
+	complete.Nothing(c, "size", "batch", "threads", "time", "repeat")
 	return c
 }
 
