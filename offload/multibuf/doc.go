@@ -15,7 +15,9 @@
 //	aes.go       the AES key schedule, in constant time
 //	words.go     memory that kernels can use: aligned, and wiped
 //	level_*.go   a file for each level: its table, what it needs of the machine, what its kernels cost
-//	*_amd64.s, *_arm64.s  the kernels, made with their declarations by gen, a module of its own
+//	deskeys.go   tables for DES's keys; made by gen
+//	generate.go  how gen is called, which is a module of its own
+//	*_amd64.s, *_arm64.s, *_amd64.go, *_arm64.go  the kernels and their declarations; made by gen
 //
 // # Levels and kernels
 //

@@ -6,6 +6,7 @@
 //	reference.go  every transform, composed plainly from the standard library, to compare with
 //	fuzz.go       Fuzz: arbitrary bytes to open
 //	bench.go      Bench: ns per packet and Gbit/s of every transform, direction and size
+//	cputime_*.go  how much processor time a thread has used
 //	chaos.go      Chaos: an asynchronous engine out of order, often full, and failing on demand
 //
 // An engine's test is

@@ -8,7 +8,7 @@
 //	cipher.go   rep xcryptcbc: alignment, page ends
 //	mac.go      HMAC over rep xsha1, rep xsha256 or the standard library
 //	keys.go     AES key schedules as the unit reads them
-//	unit_*.s    the instructions
+//	unit_*.s    the instructions; unit_*.go their declarations
 //
 // It offers every transform with AES in CBC mode. The HMACs of SHA-1 and SHA-256 are computed by the unit where it has a
 // hash engine (C7 and later); the other hashes, and all of them on a C3, by the standard library. 3DES, GCM and ChaCha20 are

@@ -9,6 +9,14 @@
 //
 // NewRow makes that row; New with Namespace and Connect makes any other shape.
 //
+//	lab.go        Lab: what it owns, and how that is removed
+//	namespace.go  Namespace: threads and sockets inside it, sysctls, routes
+//	link.go       Connect: veth pairs with addresses and neighbours
+//	features.go   offloads of devices
+//	process.go    processes inside a namespace
+//	row.go        Row
+//	sweep.go      whose labs are dead, and removing them
+//
 // # Threads
 //
 // A network namespace belongs to a thread. Namespace.Do therefore runs a function on a thread of its own and puts the

@@ -1,4 +1,3 @@
-// Package padlock proves the padlock engine under plemu, which emulates the processors.
 package padlock_test
 
 import (

@@ -7,6 +7,7 @@
 //	aes.go     AES over a key schedule as it lies in memory
 //	ptrace.go  Run: a supervisor for programs of this machine (Linux, amd64)
 //	gdb.go     RunQEMU: a supervisor for 386 programs that QEMU runs, over its debugger port
+//	rerun.go   Rerun: a test, once more as the emulated program
 //	insn/      the bare instructions, for programs that break the rules on purpose
 //
 // CPUID cannot be emulated so. A program takes the model's: Model.CPUID.

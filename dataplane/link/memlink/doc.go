@@ -5,4 +5,7 @@
 // Closing one end wakes both. The closed end reads nothing more; the other still reads what was on its way, then gets
 // net.ErrClosed, as it does at once when it writes. To an end that has stopped reading the other writes on, and what does not
 // fit is dropped.
+//
+//	memlink.go  both kinds of pairs, and the hook
+//	queue.go    what lies between two ends
 package memlink

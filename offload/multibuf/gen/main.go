@@ -1,13 +1,3 @@
-// Command gen writes the assembly of package multibuf, and the Go declarations that go with it. It is a module of its own, so
-// that the generator's dependencies are not those of the program. One run writes one level,
-//
-//	go run . -level avx512 -out ../avx512_amd64.s -stubs ../avx512_amd64.go -pkg multibuf
-//
-// and one more the table for DES's keys, which is for all architectures:
-//
-//	go run . -level deskeys -out ../deskeys.go
-//
-// A level is a function here that calls the generators of its kernels; every file holds kernels of one kind.
 package main
 
 import (

@@ -3,6 +3,7 @@
 //	speed.go         the command: which rows, in which order, printed how
 //	options.go       its flags, and what they may be
 //	engines.go       the engines there are, and their levels
+//	multibuf.go      engine multibuf, at each of its levels
 //	bench.go         one row: threads, repetitions, verification
 //	packets.go       the packets of a row, and what must become of them
 //	clocks.go        wall, thread, process and waiting time

@@ -1,4 +1,3 @@
-// Package arm64 writes the arm64 level's kernels, which avo cannot, and the declarations of their Go functions.
 package arm64
 
 import (
