@@ -13,20 +13,22 @@ import (
 
 // Config is a whole configuration, checked: every reference resolves, every key is loaded and fits its transform.
 type Config struct {
-	File     string    // as it was given to Load
-	StateDir string    // where sequence high-water marks are kept; "" = nowhere (no AEAD then)
-	Control  string    // path of the control socket; "" = none
-	Engine   string    // name of the engine to prefer; "" = choose
-	Workers  int       // crypto workers for lanes that cannot keep up; 0 = run to completion
-	Tun      Tun       // [tun]
-	Log      Log       // [log]
-	Metrics  Metrics   // [metrics]
-	Guard    Guard     // [guard]
-	Tunnels  []*Tunnel // in the order of the file
-	Policies []*Policy // one per direction and selector, those of the tunnels' subnets first, then [[policy]]
-	Warnings []Warning // what works and is still worth a line in the log
-	links    []Link
-	places   map[string]Pos // of every key that is written
+	File     string // as it was given to Load
+	StateDir string // where sequence high-water marks are kept; "" = nowhere (no AEAD then)
+	// StateDirVolatile says that the keys of this file are new at each boot, so that StateDir may be emptied by one.
+	StateDirVolatile bool
+	Control          string    // path of the control socket; "" = none
+	Engine           string    // name of the engine to prefer; "" = choose
+	Workers          int       // crypto workers for lanes that cannot keep up; 0 = run to completion
+	Tun              Tun       // [tun]
+	Log              Log       // [log]
+	Metrics          Metrics   // [metrics]
+	Guard            Guard     // [guard]
+	Tunnels          []*Tunnel // in the order of the file
+	Policies         []*Policy // one per direction and selector, those of the tunnels' subnets first, then [[policy]]
+	Warnings         []Warning // what works and is still worth a line in the log
+	links            []Link
+	places           map[string]Pos // of every key that is written
 }
 
 // Tun is the interface that the protected traffic goes through.

@@ -42,6 +42,7 @@ var settings = []struct {
 	restart string
 }{
 	{"state_dir", func(a, b *Config) bool { return a.StateDir != b.StateDir }, "the sequence numbers in use are reserved in the directory of the start"},
+	{"state_dir_volatile", func(a, b *Config) bool { return a.StateDirVolatile != b.StateDirVolatile }, ""},
 	{"control", func(a, b *Config) bool { return a.Control != b.Control }, "the control socket is opened at the start"},
 	{"engine", func(a, b *Config) bool { return a.Engine != b.Engine }, "the lanes are made for the engine of the start"},
 	{"workers", func(a, b *Config) bool { return a.Workers != b.Workers }, "the workers are started with the lanes"},

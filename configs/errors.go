@@ -75,11 +75,18 @@ func (e *Error) Unwrap() []error {
 // Errors are all mistakes of a configuration, in the order of their places.
 type Errors []*Error
 
-// Error returns one line per mistake.
+// maxLines is how many mistakes, and how many warnings, are told; the rest are counted. Whoever has more of them mends these
+// first, and a log is not flooded.
+const maxLines = 20
+
+// Error returns one line per mistake, of the first twenty, and the number of the others.
 func (es Errors) Error() string {
-	lines := make([]string, len(es))
-	for i, e := range es {
-		lines[i] = e.Error()
+	var lines []string
+	for _, e := range es[:min(len(es), maxLines)] {
+		lines = append(lines, e.Error())
+	}
+	if rest := len(es) - maxLines; rest > 0 {
+		lines = append(lines, fmt.Sprintf("… and %d more", rest))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -122,3 +129,13 @@ type Warning struct {
 
 // String returns the warning as file:line:column: key: what.
 func (w Warning) String() string { return w.Pos.String() + ": " + w.Key + ": " + w.What }
+
+// EachWarning calls f with the first twenty warnings and, if there are more, with their number.
+func (c *Config) EachWarning(f func(string)) {
+	for _, w := range c.Warnings[:min(len(c.Warnings), maxLines)] {
+		f(w.String())
+	}
+	if rest := len(c.Warnings) - maxLines; rest > 0 {
+		f(fmt.Sprintf("… and %d more", rest))
+	}
+}

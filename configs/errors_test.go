@@ -56,7 +56,11 @@ func TestMistakes(t *testing.T) {
 					t.Errorf("incomplete error %#v", e)
 				}
 			}
-			got := strings.NewReplacer(dir+"/", "", dir, "DIR").Replace(err.Error()) + "\n"
+			var b strings.Builder
+			for _, e := range all {
+				b.WriteString(e.Error() + "\n")
+			}
+			got := strings.NewReplacer(dir+"/", "", dir, "DIR").Replace(b.String())
 			if regexp.MustCompile("(?i)5ec3|e75e").MatchString(got) {
 				t.Errorf("key material in\n%s", got)
 			}
@@ -86,5 +90,23 @@ func write(t *testing.T, path, text string, mode os.FileMode) {
 	}
 	if err := os.Chmod(path, mode); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestManyMistakes: of thousands the first twenty are told and the others counted, and so it is with warnings.
+func TestManyMistakes(t *testing.T) {
+	_, err := LoadBytes("many.toml", []byte(strings.Repeat("[[tunnel]]\n", 20_000)))
+	if lines := strings.Split(err.Error(), "\n"); len(lines) != 21 || lines[20] != "… and 119980 more" {
+		t.Errorf("%d lines, the last is %q", len(lines), lines[len(lines)-1])
+	}
+	var all Errors
+	if !errors.As(err, &all) || len(all) != 120_000 {
+		t.Errorf("%d mistakes", len(all))
+	}
+	c := &Config{Warnings: make([]Warning, 23)}
+	var told []string
+	c.EachWarning(func(w string) { told = append(told, w) })
+	if len(told) != 21 || told[20] != "… and 3 more" {
+		t.Errorf("told %q", told)
 	}
 }

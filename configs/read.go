@@ -44,6 +44,7 @@ func defaults(file string) *Config {
 // root reads the whole file.
 func (l *loader) root(r *reader, c *Config) {
 	r.str("state_dir", &c.StateDir, absolute)
+	r.boolean("state_dir_volatile", &c.StateDirVolatile)
 	r.str("control", &c.Control, socketPath)
 	r.str("engine", &c.Engine, nil)
 	integer(r, "workers", &c.Workers, 0, 256, "workers")

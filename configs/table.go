@@ -438,6 +438,9 @@ func edits(a, b string) int {
 	return old[len(b)]
 }
 
+// Quote quotes a value of the configuration for a message, and cuts what is longer than a line.
+func Quote(s string) string { return show(s) }
+
 // show quotes a piece of the document for an error message; see hide.
 func show(s string) string {
 	if h := hide(s); h != s {

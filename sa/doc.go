@@ -12,6 +12,7 @@
 //	sequence.go  Sequence: numbers handed out, one at a time
 //	store.go     Store: marks on disk ahead of the numbers in use
 //	marks.go     the store's file, byte by byte, and how it is written durably
+//	volatile.go  directories that a reboot empties
 //	selector.go  Selector, PortRange, Flow: which packets are meant, and as text
 //	policy.go    Policy, Conflicts
 //	spd.go       how the first of thousands of policies is found

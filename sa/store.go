@@ -81,6 +81,7 @@ type Store struct {
 	suspect bool        // the last sync failed: what the file holds is unknown until it is replaced
 	err     error
 	closed  bool
+	created bool // there was no file of marks
 }
 
 // OpenStore opens the store in a directory, which it makes if need be, and locks it. Errors wrap ErrStoreBusy if another process
@@ -105,6 +106,7 @@ func loadStore(d disk, content []byte) (*Store, error) {
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	if content == nil {
+		s.created = true
 		s.marks = make([]mark, slotsPerPage)
 		if err := d.replace(encodeMarks(s.marks)); err != nil {
 			return nil, fmt.Errorf("sa: sequence store: create %s: %w", d, err)
@@ -126,6 +128,17 @@ func loadStore(d disk, content []byte) (*Store, error) {
 		}
 	}
 	return s, nil
+}
+
+// Created says whether there was no file of marks when the store was opened, so that every key begins at 1.
+func (s *Store) Created() bool { return s.created }
+
+// Has says whether a key has been used with this store before, so that its numbers go on and do not begin at 1.
+func (s *Store) Has(keyID [16]byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.byKey[keyID]
+	return ok
 }
 
 // Sequence starts or resumes the numbers of a key, with the first of them reserved. keyID comes from KeyID. It waits for the

@@ -112,32 +112,6 @@ func newLog(format configs.LogFormat, level *slog.LevelVar) *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, opts))
 }
 
-func checkCommand() *cobra.Command {
-	var file string
-	c := &cobra.Command{
-		Use:   "check",
-		Short: "Check a configuration: every mistake with file:line:column and how to mend it",
-		Example: `  culvert check -c /etc/culvert/culvert.toml
-  culvert check -c new.toml && sudo cp new.toml /etc/culvert/culvert.toml && sudo systemctl reload culvert`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := configs.Load(file)
-			if err != nil {
-				return err
-			}
-			defer cfg.Wipe()
-			for _, w := range cfg.Warnings {
-				fmt.Fprintln(c.ErrOrStderr(), "warning:", w)
-			}
-			out := c.OutOrStdout()
-			fmt.Fprintf(out, "%s is right: tunnels %d, policies %d\n", file, len(cfg.Tunnels), len(cfg.Policies))
-			return nil
-		},
-	}
-	configFlag(c, &file)
-	return c
-}
-
 func exampleCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:       "example [NAME]",

@@ -177,7 +177,7 @@ func (g *gateway) configure(w *row, general string, tunnels ...tunnel) {
 
 func (g *gateway) document(w *row, general string, tunnels ...tunnel) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "state_dir = %q\ncontrol = %q\n%s\n[metrics]\nlisten = \"\"\n", filepath.Join(g.dir, "state"), g.control, general)
+	fmt.Fprintf(&b, "state_dir = %q\nstate_dir_volatile = true\ncontrol = %q\n%s\n[metrics]\nlisten = \"\"\n", filepath.Join(g.dir, "state"), g.control, general)
 	g.secrets = nil
 	for _, tn := range tunnels {
 		ends := []netip.Addr{w.WanA.Addr(tn.v6), w.WanB.Addr(tn.v6)}

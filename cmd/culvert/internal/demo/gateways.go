@@ -44,6 +44,7 @@ const (
 // configTemplate is a configuration as a person would write one; culvert example prints commented ones.
 var configTemplate = template.Must(template.New("").Funcs(template.FuncMap{"quote": strconv.Quote}).Parse(`# Written by culvert demo.
 state_dir = {{quote .StateDir}}
+state_dir_volatile = true # the keys below are new in every run
 control   = {{quote .Socket}}
 {{- if .Engine}}
 engine    = {{quote .Engine}}

@@ -1,6 +1,7 @@
 // Package gateway puts a gateway together from a configuration and runs it: SAs, links, lanes, the host's routes, the
 // control socket and the metrics.
 //
+//	check.go    what a right configuration asks for, and this program or this host does not have
 //	gateway.go  start, stop, the parts
 //	tunnels.go  SAs and policies from the configuration; reload
 //	watch.go    path MTUs, keepalives, lifetimes

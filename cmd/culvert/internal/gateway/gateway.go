@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -85,15 +86,20 @@ func Start(cfg *configs.Config, log *slog.Logger, level *slog.LevelVar, version 
 		g.abandon()
 		return nil, err
 	}
-	for _, w := range cfg.Warnings {
-		log.Warn("configuration", "warning", w.String())
-	}
+	cfg.EachWarning(func(w string) { log.Warn("configuration", "warning", w) })
 	return g, nil
 }
 
 func (g *Gateway) start() error {
 	cfg := g.cfg
 	g.registry = offload.NewRegistry(Engines()...)
+	var f findings
+	f.program(cfg)
+	f.host(cfg)
+	if err := f.err(); err != nil {
+		return err
+	}
+	cfg.Warnings = append(cfg.Warnings, f.warnings...)
 	if err := g.chooseEngine(); err != nil {
 		return err
 	}
@@ -105,7 +111,7 @@ func (g *Gateway) start() error {
 	if err := hostnet.Guard(plan(cfg, mtus)); err != nil {
 		return err
 	}
-	if g.store, err = openStore(cfg); err != nil {
+	if g.store, err = g.openStore(); err != nil {
 		return err
 	}
 	g.db = sa.NewDB()
@@ -145,21 +151,10 @@ func (g *Gateway) start() error {
 	return nil
 }
 
-// chooseEngine takes the engine that the configuration names, or the first that was admitted for every transform in use.
-func (g *Gateway) chooseEngine() error {
-	for _, t := range g.cfg.Tunnels {
-		e, err := g.registry.Select(t.Transform, g.cfg.Engine)
-		if err != nil {
-			return g.cfg.Refuse("engine", err.Error(), "`culvert engines` lists what this machine has", err)
-		}
-		if g.engine != nil && g.engine.Name() != e.Name() {
-			return g.cfg.Refuse("engine", fmt.Sprintf("no single engine was admitted for all transforms in use: %s has %v, %s does not",
-				e.Name(), t.Transform, g.engine.Name()), "name one with `engine`, or see `culvert engines`", nil)
-		}
-		g.engine = e
-	}
-	if g.engine == nil {
-		return g.cfg.Refuse("tunnel", "there is no tunnel", "add a [[tunnel]]; `culvert example` prints some", nil)
+// chooseEngine selects the engine, and makes the pool for it if there are to be workers.
+func (g *Gateway) chooseEngine() (err error) {
+	if g.engine, err = selectEngine(g.registry, g.cfg); err != nil {
+		return err
 	}
 	if g.cfg.Workers > 0 {
 		p := pool.New(g.engine, pool.Options{Workers: g.cfg.Workers})
@@ -171,31 +166,32 @@ func (g *Gateway) chooseEngine() error {
 	return nil
 }
 
-func openStore(cfg *configs.Config) (*sa.Store, error) {
-	aead := func() *configs.Tunnel {
-		for _, t := range cfg.Tunnels {
-			if t.Transform.AEAD {
-				return t
-			}
-		}
-		return nil
-	}()
-	if cfg.StateDir == "" {
-		if aead != nil {
-			return nil, cfg.Refuse("state_dir", fmt.Sprintf("tunnel %q has an AEAD transform, which must never use a sequence number twice, and there is nowhere to remember them", aead.Name),
-				"set state_dir to a directory that survives restarts", nil)
-		}
+// openStore opens the sequence store, nil without a state directory, which package configs refuses for an AEAD.
+func (g *Gateway) openStore() (*sa.Store, error) {
+	if g.cfg.StateDir == "" {
 		return nil, nil
 	}
-	s, err := sa.OpenStore(cfg.StateDir)
-	if err == nil {
-		return s, nil
+	s, err := sa.OpenStore(g.cfg.StateDir)
+	if err != nil {
+		return nil, g.cfg.Refuse("state_dir", storeError(err), storeMend(err), err)
 	}
-	if aead != nil {
-		return nil, cfg.Refuse("state_dir", fmt.Sprintf("%v; tunnel %q has an AEAD transform, which must never use a sequence number twice, so it does not start", err, aead.Name),
-			"make the directory writable for the gateway", err)
+	if s.Created() {
+		g.log.Info("no sequence marks were there: a new file of them begins", "state_dir", g.cfg.StateDir)
 	}
-	return nil, cfg.Refuse("state_dir", err.Error(), `make the directory writable for the gateway; for tunnels without an AEAD, state_dir = "" starts every sequence at 1 again, which a peer takes only if its SA is new too`, err)
+	return s, nil
+}
+
+// storeError is what is wrong with a store, without the names of packages.
+func storeError(err error) string {
+	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "sa: "), "sequence store: ")
+}
+
+// storeMend is what to do about it, where the error does not say so itself.
+func storeMend(err error) string {
+	if errors.Is(err, sa.ErrStoreBusy) || errors.Is(err, sa.ErrStoreCorrupt) {
+		return ""
+	}
+	return "let state_dir be a directory that lasts and that culvert can write"
 }
 
 func openLink(l configs.Link) (link.Outer, error) {

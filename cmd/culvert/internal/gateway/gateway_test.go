@@ -165,12 +165,3 @@ func TestStartReloadStop(t *testing.T) {
 		t.Error("the control socket still answers")
 	}
 }
-
-// An AEAD transform without a place for its sequence numbers does not start, and says why.
-func TestAEADNeedsState(t *testing.T) {
-	cfg := config(t, t.TempDir(), keys("1"))
-	cfg.StateDir = "/proc/no-such-place"
-	if _, err := openStore(cfg); err == nil || !strings.Contains(err.Error(), "never use a sequence number twice") || !strings.Contains(err.Error(), "branch") {
-		t.Errorf("got %v", err)
-	}
-}

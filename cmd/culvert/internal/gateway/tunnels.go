@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -34,15 +35,20 @@ func innerMTUs(cfg *configs.Config) (map[string]int, error) {
 
 func outerMTU(cfg *configs.Config, t *configs.Tunnel) (int, error) {
 	mtu, err := hostnet.InterfaceMTU(t.Local)
-	if err != nil {
-		return 0, cfg.Refuse(fmt.Sprintf("tunnel.%s.local", t.Name), fmt.Sprintf("%v: %v", t.Local, err),
-			"give this host the address, or name one that it has", err)
-	}
-	if t.OuterMTU != 0 {
+	switch {
+	case err != nil && !errors.Is(err, hostnet.ErrNotOurs):
+		return 0, err
+	case err != nil:
+		return 0, cfg.Refuse(fmt.Sprintf("tunnel.%s.local", t.Name), fmt.Sprintf("no interface of this host has the address %v", t.Local),
+			"give this host the address, or write one that it has", err)
+	case t.OuterMTU != 0:
 		return t.OuterMTU, nil
 	}
-	return mtu, nil
+	return min(mtu, maxIPPacket), nil // lo's is larger
 }
+
+// maxIPPacket is what the length field of an IP header can say (RFC 791 3.1, RFC 8200 3).
+const maxIPPacket = 65535
 
 // minIPv6MTU is what an interface must carry to have IPv6 at all (RFC 8200 5).
 const minIPv6MTU = 1280
@@ -152,7 +158,11 @@ func (g *Gateway) sequence(t *configs.Tunnel, p *sa.Params) (*sa.Sequence, error
 	if g.store == nil {
 		return sa.NewVolatileSequence(), nil
 	}
-	return g.store.Sequence(p.SPI, p.Dst, sa.KeyID(p.Keys), p.Keys.ESN)
+	id := sa.KeyID(p.Keys)
+	if !g.store.Has(id) {
+		g.log.Info("a key that was never used with this state directory: its sequence numbers begin at 1", "tunnel", t.Name, "spi", fmt.Sprintf("0x%08x", p.SPI))
+	}
+	return g.store.Sequence(p.SPI, p.Dst, id, p.Keys.ESN)
 }
 
 func closeAll(ts map[string]*tunnel) {
@@ -197,6 +207,10 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 	diff, err := configs.Diff(g.cfg, cfg)
 	if err != nil {
 		return err
+	}
+	var host findings
+	if host.host(cfg); len(host.errs) > 0 {
+		return host.err()
 	}
 	mtus, err := innerMTUs(cfg)
 	if err != nil {

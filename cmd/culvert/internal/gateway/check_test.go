@@ -1,0 +1,269 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"culvert/configs"
+)
+
+// host is a network namespace with the interface out0 and its address 192.0.2.1, for the goroutine of the test.
+func host(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, ends with the test's goroutine
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "out0"}, PeerName: "out1"}); err != nil {
+		t.Fatal(err)
+	}
+	give(t, "out0", "192.0.2.1/24")
+	give(t, "lo", "127.0.0.1/8")
+}
+
+func give(t *testing.T, name, address string) {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := netlink.ParseAddr(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// document is the text of a configuration that starts on host, with GCM if aead and else with CBC.
+func document(dir string, aead bool) string {
+	s := `state_dir = "DIR/state"
+state_dir_volatile = true
+control = "DIR/control.sock"
+engine = ""
+tun = {name = "culvert0"}
+metrics = {listen = ""}
+[[tunnel]]
+name = "branch"
+local = "192.0.2.1"
+remote = "192.0.2.2"
+transform = "rfc4106(gcm(aes))"
+local_subnets = ["10.1.0.0/24"]
+remote_subnets = ["10.2.0.0/24"]
+` + keys("1")
+	if !aead {
+		s = strings.Replace(s, "rfc4106(gcm(aes))", "authenc(hmac(sha1),cbc(aes))", 1)
+		s = regexp.MustCompile(`enc_key = "(.{32})(.{8})"`).ReplaceAllString(s, "enc_key = \"$1\"\nauth_key = \"$1$2\"")
+	}
+	return strings.ReplaceAll(s, "DIR", dir)
+}
+
+func load(t *testing.T, text string) *configs.Config {
+	t.Helper()
+	cfg, err := configs.LoadBytes("culvert.toml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func memory(t *testing.T, fs string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, fs, 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, 0) })
+	return dir
+}
+
+// What check finds wrong, run refuses with the same words, before it has made anything; and following the hint leads to a
+// configuration that both take. Each case changes one line of a right one.
+func TestCheckIsWhatStartRefuses(t *testing.T) {
+	host(t)
+	dir, tmpfs, ramfs := t.TempDir(), memory(t, "tmpfs"), memory(t, "ramfs")
+	ro := memory(t, "tmpfs")
+	if err := unix.Mount("none", ro, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	state := `state_dir = "` + dir + `/state"`
+	onDisk := "state_dir_volatile = true"
+	control := `control = "` + dir + `/control.sock"`
+	for _, c := range []struct{ name, old, new, want, mended string }{
+		{"AEAD on a tmpfs", state + "\n" + onDisk, `state_dir = "` + tmpfs + `/a/b"`,
+			`culvert.toml:1:1: state_dir: ` + tmpfs + `/a/b is on a tmpfs, which a reboot empties: tunnel "branch" would then use sequence numbers again with the same key, and rfc4106(gcm(aes)) reveals what it carries when that happens; write a directory on a disk, such as "/var/lib/culvert"; or state_dir_volatile = true, if the keys are new at each boot`,
+			`state_dir = "` + tmpfs + "/a/b\"\nstate_dir_volatile = true"},
+		{"AEAD on a ramfs", state + "\n" + onDisk, `state_dir = "` + ramfs + `"`, "is on a ramfs, which a reboot empties", `state_dir = "` + ramfs + "\"\nstate_dir_volatile = true"},
+		{"a state directory in a file", state, `state_dir = "` + dir + `/file/x"`, `the directory "` + dir + `/file/x": it, or what leads to it, is no directory; choose another path`, state},
+		{"a state directory that is a file", state, `state_dir = "` + dir + `/file"`, `the directory "` + dir + `/file": it, or what leads to it, is no directory; choose another path`, state},
+		{"a state directory that is read-only", state, `state_dir = "` + ro + `/x"`, "is on a file system that is read-only; choose", state},
+		{"a state directory with too long a name", state, `state_dir = "/var/` + strings.Repeat("x", 300) + `"`, "file name too long", state},
+		{"no such engine", `engine = ""`, `engine = "warp"`, `culvert.toml:4:1: engine: there is no engine "warp"; write one of padlock, multibuf, soft, or "" to have one chosen`, `engine = "soft"`},
+		{"an interface that is none", "culvert0", "out0", `culvert.toml:5:8: tun.name: this host has an interface out0 already, which is no TUN (veth); choose a name that is free`, "culvert1"},
+		{"a TAP", "culvert0", "tap0", `which is no TUN (tap)`, "culvert2"},
+		{"an address that is not ours", `"192.0.2.1"`, `"192.0.2.9"`, `culvert.toml:9:1: tunnel.branch.local: no interface of this host has the address 192.0.2.9; give this host the address, or write one that it has`, `"192.0.2.1"`},
+		{"a control socket on a file", control, `control = "` + dir + `/file"`, "is there already, and is no socket; remove it, or choose another path", control},
+		{"a control socket in a file", control, `control = "` + dir + `/file/x.sock"`, ": it, or what leads to it, is no directory; choose another path", control},
+		{"a control socket where nothing can be written", control, `control = "` + ro + `/x.sock"`, "read-only", control},
+		{"metrics at an address that is not ours", `listen = ""`, `listen = "192.0.2.9:1"`, `metrics.listen: this host cannot listen on "192.0.2.9": cannot assign requested address; write an address that it has`, `listen = "127.0.0.1:9750"`},
+		{"metrics at a name that is none", `listen = ""`, `listen = "no such host:1"`, `metrics.listen: this host cannot listen on "no such host"`, `listen = ""`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			host(t)
+			text := document(dir, true)
+			if !strings.Contains(text, c.old) {
+				t.Fatalf("no %s to change", c.old)
+			}
+			broken := strings.Replace(text, c.old, c.new, 1)
+			if c.name == "a TAP" {
+				if err := netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tap0"}, Mode: netlink.TUNTAP_MODE_TAP}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := Check(load(t, broken), true)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("check: got %v\nwant %s", err, c.want)
+			}
+			if strings.Count(err.Error(), "\n") > 0 {
+				t.Errorf("more than one mistake:\n%v", err)
+			}
+			_, again := Start(load(t, broken), slog.New(slog.DiscardHandler), new(slog.LevelVar), "test")
+			if again == nil || again.Error() != err.Error() {
+				t.Errorf("run refuses with\n%v\ncheck with\n%v", again, err)
+			}
+			if _, err := netlink.LinkByName("culvert0"); err == nil {
+				t.Error("the TUN was made")
+			}
+			mended := strings.Replace(text, c.old, c.mended, 1)
+			if _, err := Check(load(t, mended), true); err != nil {
+				t.Errorf("mended as the message says: %v", err)
+			}
+			startAndStop(t, mended)
+		})
+	}
+}
+
+func startAndStop(t *testing.T, text string) {
+	t.Helper()
+	g, err := Start(load(t, text), slog.New(slog.DiscardHandler), new(slog.LevelVar), "test")
+	if err != nil {
+		t.Fatalf("a configuration that check takes does not start: %v", err)
+	}
+	if err := g.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What does not depend on the host is checked without it too, and nothing else is.
+func TestCheckWithoutHost(t *testing.T) {
+	away := strings.NewReplacer("192.0.2.1", "198.51.100.77", `"culvert0"`, `"eth0"`).Replace(document("/proc/nowhere", true))
+	if w, err := Check(load(t, away), false); err != nil || len(w) != 0 {
+		t.Errorf("got %v, %v", w, err)
+	}
+	if _, err := Check(load(t, ""), false); err == nil || err.Error() != "culvert.toml: tunnel: there is no tunnel; add a [[tunnel]]; `culvert example` prints some" {
+		t.Errorf("no tunnels: %v", err)
+	}
+	if _, err := Check(load(t, strings.Replace(away, `engine = ""`, `engine = "warp"`, 1)), false); err == nil {
+		t.Error("no such engine: no error")
+	}
+}
+
+// CBC does not depend on the numbers: a state directory in memory is worth one warning, not a refusal.
+func TestVolatileStateOfCBC(t *testing.T) {
+	host(t)
+	text := strings.Replace(document(memory(t, "tmpfs"), false), "state_dir_volatile = true", "", 1)
+	w, err := Check(load(t, text), true)
+	if err != nil || len(w) != 1 || !strings.Contains(w[0].String(), "culvert.toml:1:1: state_dir: ") || !strings.Contains(w[0].String(), "is on a tmpfs, which a reboot empties") {
+		t.Fatalf("got %v, %v", w, err)
+	}
+	startAndStop(t, text)
+}
+
+// A reload that brings an AEAD to a state directory in memory is refused like a start, and leaves the gateway as it was.
+func TestReloadChecksState(t *testing.T) {
+	host(t)
+	dir := memory(t, "tmpfs")
+	cbc := strings.Replace(document(dir, false), "state_dir_volatile = true\n", "", 1)
+	g, err := Start(load(t, cbc), slog.New(slog.DiscardHandler), new(slog.LevelVar), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Stop()
+	gcm := strings.Replace(document(dir, true), "state_dir_volatile = true\n", "", 1)
+	gcm = strings.NewReplacer("0x1001", "0x1003", "0x2001", "0x2003", "a1a1", "a3a3", "b1b1", "b3b3").Replace(gcm)
+	if err := g.Reload(load(t, gcm)); err == nil || !strings.Contains(err.Error(), "is on a tmpfs") {
+		t.Fatalf("got %v", err)
+	}
+	if err := g.Reload(load(t, "state_dir_volatile = true\n"+gcm)); err != nil {
+		t.Errorf("with keys that are new at each boot: %v", err)
+	}
+}
+
+// The loopback interface's MTU is more than an IP packet can have; a tunnel over it works all the same.
+func TestLoopbackTunnel(t *testing.T) {
+	host(t)
+	text := strings.NewReplacer("192.0.2.1", "127.0.0.1", "192.0.2.2", "127.0.0.2").Replace(document(t.TempDir(), true))
+	if _, err := Check(load(t, text), true); err != nil {
+		t.Fatal(err)
+	}
+	startAndStop(t, text)
+}
+
+// A new file of marks, and a key that begins at 1, are in the log; a key that goes on is not.
+func TestNewMarksAreLogged(t *testing.T) {
+	host(t)
+	dir := t.TempDir()
+	for round, want := range [][]string{{"no sequence marks were there", "a key that was never used", "tunnel=branch"}, nil} {
+		var b strings.Builder
+		g, err := Start(load(t, document(dir, true)), slog.New(slog.NewTextHandler(&b, nil)), new(slog.LevelVar), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if strings.Count(b.String(), w) != 1 {
+				t.Errorf("round %d: not once %q in\n%s", round, w, b.String())
+			}
+		}
+		if want == nil && (strings.Contains(b.String(), "marks") || strings.Contains(b.String(), "begin at 1")) {
+			t.Errorf("round %d: %s", round, b.String())
+		}
+	}
+}
+
+// Of a chain of network errors the reason is told, not the address again.
+func TestReason(t *testing.T) {
+	err := &net.OpError{Op: "listen", Net: "tcp", Err: os.NewSyscallError("bind", unix.EADDRINUSE)}
+	if got := reason(err); got != unix.EADDRINUSE {
+		t.Errorf("got %v", got)
+	}
+	if got := reason(io.EOF); got != io.EOF {
+		t.Errorf("got %v", got)
+	}
+}

@@ -1,0 +1,28 @@
+package hostnet
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+)
+
+// OtherInterface says of which kind ("veth", "device", "tap") the interface of a name is if it is no TUN; "" if it is one,
+// or there is none of this name.
+func OtherInterface(name string) (string, error) {
+	l, err := netlink.LinkByName(name)
+	var none netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &none):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("find the interface %s: %w", name, err)
+	}
+	if t, ok := l.(*netlink.Tuntap); ok {
+		if t.Mode == netlink.TUNTAP_MODE_TUN {
+			return "", nil
+		}
+		return "tap", nil
+	}
+	return l.Type(), nil
+}
