@@ -30,13 +30,15 @@ host is checked with --syntax-only.`,
 				return err
 			}
 			defer cfg.Wipe()
-			more, err := gateway.Check(cfg, !syntaxOnly)
+			more, err := gateway.Check(cfg, false)
+			if err == nil && !syntaxOnly {
+				if more, err = gateway.Check(cfg, true); err != nil {
+					err = fmt.Errorf("%w\nfor another host than this: --syntax-only", err)
+				}
+			}
 			cfg.Warnings = append(cfg.Warnings, more...)
 			cfg.EachWarning(func(w string) { fmt.Fprintln(c.ErrOrStderr(), "warning:", w) })
 			if err != nil {
-				if !syntaxOnly {
-					err = fmt.Errorf("%w\nfor another host than this: --syntax-only", err)
-				}
 				return err
 			}
 			what := "is right for this host"

@@ -107,23 +107,45 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// checkedTunnel is a configuration for every host.
+const checkedTunnel = `state_dir = "DIR/state"
+state_dir_volatile = true
+control = "DIR/control.sock"
+tun = {name = "culvertcheck0"}
+metrics = {listen = ""}
+[[tunnel]]
+name = "branch"
+local = "127.0.0.1"
+remote = "127.0.0.2"
+transform = "rfc4106(gcm(aes))"
+local_subnets = ["10.1.0.0/24"]
+remote_subnets = ["10.2.0.0/24"]
+out = {spi = 0x1001, enc_key = "000102030405060708090a0b0c0d0e0f10111213"}
+in = {spi = 0x1002, enc_key = "100102030405060708090a0b0c0d0e0f10111213"}
+`
+
 // check and run refuse a bad configuration with its place, and a good one with a warning is only warned of.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	file := dir + "/culvert.toml"
+	here := strings.ReplaceAll(checkedTunnel, "DIR", dir)
 	for _, c := range []struct {
 		text   string
 		status int
 		says   []string
+		flags  []string
 	}{
-		{"", 0, []string{"tunnels 0"}},
-		{"[tun]\nnmae = \"x\"\n", 1, []string{file + ":2:1", "nmae", "name"}},
-		{"[tun\n", 1, []string{file + ":1:"}},
+		{here, 0, []string{"right for this host: tunnels 1, policies 2"}, nil},
+		{strings.ReplaceAll(here, "127.0.0.", "198.51.100."), 1, []string{file + ":8:1: tunnel.branch.local: no interface of this host has the address 198.51.100.1", "another host", "--syntax-only"}, nil},
+		{strings.ReplaceAll(here, "127.0.0.", "198.51.100."), 0, []string{"tunnels 1", "was not looked for"}, []string{"--syntax-only"}},
+		{"", 1, []string{"there is no tunnel", "culvert example"}, []string{"--syntax-only"}},
+		{"[tun]\nnmae = \"x\"\n", 1, []string{file + ":2:1", "nmae", "name"}, nil},
+		{"[tun\n", 1, []string{file + ":1:"}, nil},
 	} {
 		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.Command(program, "check", "-c", file).CombinedOutput()
+		out, err := exec.Command(program, append([]string{"check", "-c", file}, c.flags...)...).CombinedOutput()
 		if exitCode(err) != c.status {
 			t.Errorf("check of %q: %v: %s", c.text, err, out)
 		}
