@@ -2,12 +2,14 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -19,6 +21,7 @@ type event struct {
 	ImportPath string
 	Test       string
 	Output     string
+	Elapsed    float64 // s
 }
 
 // id names a test, or with an empty test its whole package.
@@ -37,11 +40,16 @@ type tally struct {
 	result   map[id]string
 	parent   map[id]bool
 	untested map[string]bool
-	ran      map[string]bool // packages of which at least one test ran
+	ran      map[string]bool    // packages of which at least one test ran
+	took     map[string]float64 // s, by package
+	rerun    string             // how tests were run, without -run and the package
 }
 
 func newTally() *tally {
-	return &tally{map[id][]string{}, map[id]string{}, map[id]bool{}, map[string]bool{}, map[string]bool{}}
+	return &tally{
+		output: map[id][]string{}, result: map[id]string{}, parent: map[id]bool{}, untested: map[string]bool{}, ran: map[string]bool{},
+		took: map[string]float64{}, rerun: "go test -count=1",
+	}
 }
 
 // read takes in one log. Lines that are not JSON are what the go command says of itself (a module being fetched), and are passed over.
@@ -95,6 +103,9 @@ func (t *tally) add(e event) {
 		}
 	case "pass", "fail", "skip":
 		t.result[i] = e.Action
+		if e.Test == "" {
+			t.took[e.Package] = e.Elapsed
+		}
 	}
 }
 
@@ -159,12 +170,60 @@ func (t *tally) empty() []string {
 	return names
 }
 
+const (
+	tail     = 60   // lines of a failed test's output
+	slowFrom = 10.0 // s that a package took, for it to be listed
+)
+
+// slow lists the packages that took long, the longest first.
+func (t *tally) slow() (names []string) {
+	for pkg, s := range t.took {
+		if s >= slowFrom {
+			names = append(names, pkg)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(t.took[b], t.took[a]), strings.Compare(a, b))
+	})
+	return names
+}
+
+// seeds are what tests say of the randomness that they failed with: rapid's flags, which go behind the package.
+var seeds = regexp.MustCompile(`-rapid\.(?:seed|failfile)=[^\s"]+`)
+
+// again is the command that runs a failed test again, with the randomness that it failed with where the test says so. A fuzz test's
+// failing input is a test by its name.
+func (t *tally) again(i id) string {
+	words := []string{t.rerun}
+	if i.test != "" {
+		var levels []string
+		for _, level := range strings.Split(i.test, "/") {
+			levels = append(levels, "^"+regexp.QuoteMeta(level)+"$")
+		}
+		words = append(words, "-run '"+strings.ReplaceAll(strings.Join(levels, "/"), "'", `'\''`)+"'")
+	}
+	words = append(words, i.pkg)
+	for _, line := range t.output[i] {
+		for _, seed := range seeds.FindAllString(line, -1) {
+			if !slices.Contains(words, seed) {
+				words = append(words, seed)
+			}
+		}
+	}
+	return strings.Join(words, " ")
+}
+
 // report writes the findings to w and tells whether they are good.
 func (t *tally) report(w io.Writer, allowSkips bool) bool {
 	passed, failed, skipped := t.sorted("pass"), t.sorted("fail"), t.sorted("skip")
 	for _, i := range failed {
 		fmt.Fprintf(w, "FAILED %s\n", i)
-		for _, line := range t.output[i] {
+		said := t.output[i]
+		if left := len(said) - tail; left > 0 {
+			fmt.Fprintf(w, "    … %d lines before\n", left)
+			said = said[left:]
+		}
+		for _, line := range said {
 			fmt.Fprintf(w, "    %s", line)
 		}
 		// What the package printed outside a test says why it died.
@@ -175,6 +234,7 @@ func (t *tally) report(w io.Writer, allowSkips bool) bool {
 				}
 			}
 		}
+		fmt.Fprintf(w, "    to run it again: %s\n", t.again(i))
 	}
 	for _, i := range skipped {
 		fmt.Fprintf(w, "SKIPPED %s: %s\n", i, t.reason(i))
@@ -183,6 +243,9 @@ func (t *tally) report(w io.Writer, allowSkips bool) bool {
 	for _, pkg := range empty {
 		fmt.Fprintf(w, "UNTESTED %s: no test of its own ran\n", pkg)
 	}
+	for _, pkg := range t.slow() {
+		fmt.Fprintf(w, "%6.1f s  %s\n", t.took[pkg], pkg)
+	}
 	bad := len(failed) + len(empty)
 	fmt.Fprintf(w, "passed %d failed %d skipped %d\n", len(passed), bad, len(skipped))
 	return bad == 0 && (allowSkips || len(skipped) == 0) && len(passed) > 0
@@ -190,8 +253,9 @@ func (t *tally) report(w io.Writer, allowSkips bool) bool {
 
 func main() {
 	allowSkips := flag.Bool("allow-skips", false, "a skipped test is listed, and is not a failure")
-	flag.Parse()
 	t := newTally()
+	flag.StringVar(&t.rerun, "rerun", t.rerun, "the `command` that ran the tests, without -run and packages")
+	flag.Parse()
 	for _, name := range flag.Args() {
 		f, err := os.Open(name)
 		if err == nil {

@@ -55,6 +55,12 @@ func TestReport(t *testing.T) {
 			false, false, []string{"UNTESTED d", "passed 2 failed 1"}},
 		{"benchmarks only", append(append([]event{}, good...), event{Action: "output", Package: "e", Output: "PASS\n"}, event{Action: "pass", Package: "e"}),
 			false, false, []string{"UNTESTED e"}},
+		{"again", append(append(run("b", "TestY", "fail"), run("b", "TestY/it's_a+b", "fail", `    To reproduce, specify -run="TestY" -rapid.seed=42 (or -rapid.failfile="testdata/x")`)...), event{Action: "fail", Package: "b"}),
+			false, false, []string{`to run it again: go test -count=1 -run '^TestY$/^it'\''s_a\+b$' b -rapid.seed=42` + "\n"}},
+		{"long output", run("b", "TestL", "fail", strings.Split("first\n"+strings.Repeat("line\n", tail)+"last", "\n")...),
+			false, false, []string{"… 2 lines before\n    line\n", "    last\n    to run it again: go test -count=1 -run '^TestL$' b\n"}},
+		{"slow", append([]event{{Action: "pass", Package: "a", Elapsed: 12.34}, {Action: "pass", Package: "quick", Elapsed: 9}, {Action: "pass", Package: "c", Elapsed: 99}}, append(run("a", "TestA", "pass"), append(run("c", "TestC", "pass"), run("quick", "TestQ", "pass")...)...)...),
+			false, true, []string{"  99.0 s  c\n  12.3 s  a\npassed 3"}},
 		{"nothing ran", []event{{Action: "start", Package: "a"}}, false, false, []string{"passed 0 failed 0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
