@@ -1,6 +1,7 @@
 // Command culvert is a userspace IPsec ESP gateway. See `culvert --help`.
 //
 //	main.go, root.go  the command line; status.go, engines.go and run.go have the commands
+//	check.go          culvert check
 //	usage.go          unknown commands are errors that name what was probably meant; help
 //	internal/gateway  a gateway from a configuration: start, reload, stop, metrics
 //	internal/hostnet  the host's routes, and the guard

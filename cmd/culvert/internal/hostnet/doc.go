@@ -14,4 +14,7 @@
 // and in the table, for each remote subnet, a route into the TUN with the tunnel's exact MTU, behind it (the guard) an
 // unreachable one of the worst metric, and for each bypassed prefix a throw route, which sends the look-up on to the main
 // table. The TUN's routes vanish with the process that holds the TUN; the guard stays, whatever happened to the process.
+//
+//	hostnet.go  routes into the TUN, the guard, removing both
+//	look.go     what a host has, looked at and not changed
 package hostnet
