@@ -33,7 +33,8 @@ type ReplayESN struct {
 	Oseq, Seq     uint32
 	OseqHi, SeqHi uint32
 	Window        uint32   // packets, at most 32 for each word of the bitmap
-	Bitmap        []uint32 // bit n%32 of word n/32: the number n past a multiple of the bitmap's length has been received
+	Words         uint32   // 32-bit words of the bitmap, at most 128
+	Bitmap        []uint32 // bit n%32 of word n/32: the number n past a multiple of the bitmap's length has been received; or left out: all zeros
 }
 
 // maxBitmap is the most words of a bitmap: 4096 packets.
@@ -52,6 +53,8 @@ type Encap struct {
 	Type             uint16 // EncapUDP
 	SrcPort, DstPort uint16
 	OrigAddr         Address // the address before NAT, in transport mode (RFC 3948 section 3.1.2)
+
+	pad [2]byte // the kernel keeps and gives back what a client has in it, and iproute2 does not clear it
 }
 
 // Tmpl is what a policy wants an SA to be.
@@ -167,6 +170,7 @@ type Attrs struct {
 type wire struct {
 	order []uint16            // attribute types with their flags
 	raw   map[int]offload.Key // index into order: superseded and unknown ones; superseded ones may hold keys
+	short int                 // bytes of padding that the message lacks at its end
 	buf   [16]uint16
 }
 
@@ -193,14 +197,17 @@ func (a *Attrs) Wipe() {
 
 // canonicalOrder is the order in which the kernel's messages have attributes.
 var canonicalOrder = [...]uint16{
-	AttrSA, AttrPolicy, AttrTmpl,
-	AttrCoAddr, AttrLastUsed, AttrAlgAEAD, AttrAlgAuth, AttrAlgAuthTrunc, AttrAlgCrypt, AttrAlgComp, AttrEncap, AttrTFCPad,
-	AttrLTimeVal, AttrMark, AttrReplayESNVal, AttrReplayVal, AttrReplayThresh, AttrETimerThresh,
-	AttrOffloadDev, AttrSetMark, AttrSetMarkMask, AttrSecCtx, AttrPolicyType, AttrIfID,
-	AttrKMAddress, AttrMigrate, AttrSrcAddr, AttrSAExtraFlags,
+	AttrSA, AttrPolicy, AttrTmpl, AttrKMAddress, AttrSecCtx, AttrPolicyType, AttrMigrate,
+	AttrSAExtraFlags, AttrCoAddr, AttrLastUsed, AttrAlgAEAD, AttrAlgAuth, AttrAlgAuthTrunc, AttrAlgCrypt, AttrAlgComp, AttrEncap, AttrTFCPad,
+	AttrMark, AttrSetMark, AttrSetMarkMask, AttrReplayESNVal, AttrReplayVal, AttrLTimeVal, AttrReplayThresh, AttrETimerThresh,
+	AttrOffloadDev, AttrIfID, AttrSrcAddr,
 	AttrIPTFSDropTime, AttrIPTFSReorder, AttrIPTFSDontFrag, AttrIPTFSInitDelay, AttrIPTFSMaxQSize, AttrIPTFSPktSize,
-	AttrSAPCPU, AttrSADir, AttrNATKeepalive, AttrMTimerThresh,
-	AttrProto, AttrAddressFilter,
+	AttrSAPCPU, AttrSADir, AttrNATKeepalive, AttrMTimerThresh, AttrProto, AttrAddressFilter,
+}
+
+// aeOrder is the order in MsgNewAE, where the mark comes later.
+var aeOrder = [...]uint16{
+	AttrReplayESNVal, AttrReplayVal, AttrLTimeVal, AttrReplayThresh, AttrETimerThresh, AttrMark, AttrIfID, AttrSAPCPU, AttrSADir,
 }
 
 // attrTable has a row for each attribute type: its name and the fewest bytes that it must have. A shorter one is ERANGE.
@@ -284,6 +291,7 @@ func (a *Attrs) decode(abi ABI, b []byte, base int) *Error {
 		}
 		i := len(w.order)
 		w.order = append(w.order, x.wire)
+		w.short = max(0, off+align(attrHeaderLen+len(x.b))-len(b))
 		if x.typ == AttrUnspec || x.typ > AttrMax || x.typ == AttrPad {
 			w.keep(i, x.b)
 			continue
@@ -324,7 +332,7 @@ func (a *Attrs) decodeOne(abi ABI, t uint16, b []byte, off int) (e *Error) {
 	case AttrAlgAEAD:
 		a.AEAD, e = decodeAlgo(t, b, off)
 	case AttrEncap:
-		a.Encap = &Encap{host.Uint16(b), net.Uint16(b[2:]), net.Uint16(b[4:]), Address(b[8:])}
+		a.Encap = &Encap{host.Uint16(b), net.Uint16(b[2:]), net.Uint16(b[4:]), Address(b[8:]), [2]byte(b[6:])}
 	case AttrTmpl:
 		a.Tmpls = make([]Tmpl, len(b)/sizeTmpl)
 		for i := range a.Tmpls {
@@ -410,7 +418,10 @@ func (a *Attrs) decodeOne(abi ABI, t uint16, b []byte, off int) (e *Error) {
 }
 
 // append appends all attributes that are set.
-func (a *Attrs) append(dst []byte, abi ABI) []byte {
+func (a *Attrs) append(dst []byte, abi ABI) []byte { return a.appendInOrder(dst, abi, nil) }
+
+// appendInOrder is append with those in first, as far as they are set, before the others.
+func (a *Attrs) appendInOrder(dst []byte, abi ABI, first []uint16) []byte {
 	var done uint64
 	if w := a.wire; w != nil {
 		for i, wt := range w.order {
@@ -423,12 +434,33 @@ func (a *Attrs) append(dst []byte, abi ABI) []byte {
 			dst = a.appendOne(dst, abi, t, wt)
 		}
 	}
+	n := len(dst)
+	for _, t := range first {
+		if done&(1<<t) == 0 {
+			done |= 1 << t
+			dst = a.appendOne(dst, abi, t, t)
+		}
+	}
 	for _, t := range canonicalOrder {
 		if done&(1<<t) == 0 {
 			dst = a.appendOne(dst, abi, t, t)
 		}
 	}
+	if a.wire != nil && len(dst) == n {
+		// finish pads the message again, without counting it.
+		dst = dst[:n-a.wire.unpadded(dst)]
+	}
 	return dst
+}
+
+// unpadded is how many bytes of padding the message that came did not have at its end, and b has.
+func (w *wire) unpadded(b []byte) int {
+	for _, c := range b[max(0, len(b)-w.short):] {
+		if c != 0 {
+			return 0 // another value has been set since
+		}
+	}
+	return w.short
 }
 
 // appendOne appends the attribute t if it is set, with wt as its type.
@@ -471,6 +503,7 @@ func (a *Attrs) appendOne(dst []byte, abi ABI, t, wt uint16) []byte {
 			host.PutUint16(p, v.Type)
 			net.PutUint16(p[2:], v.SrcPort)
 			net.PutUint16(p[4:], v.DstPort)
+			copy(p[6:], v.pad[:])
 			copy(p[8:], v.OrigAddr[:])
 		}
 	case AttrTmpl:
@@ -513,11 +546,16 @@ func (a *Attrs) appendOne(dst []byte, abi ABI, t, wt uint16) []byte {
 		}
 	case AttrReplayESNVal:
 		if v := a.ReplayESN; v != nil {
-			dst, p = appendAttr(dst, wt, sizeReplayESN+4*len(v.Bitmap))
-			for i, x := range [...]uint32{uint32(len(v.Bitmap)), v.Oseq, v.Seq, v.OseqHi, v.SeqHi, v.Window} {
+			// Words and Bitmap of different lengths would be refused by every reader: the bitmap is left out then.
+			bitmap := v.Bitmap
+			if len(bitmap) != int(v.Words) {
+				bitmap = nil
+			}
+			dst, p = appendAttr(dst, wt, sizeReplayESN+4*len(bitmap))
+			for i, x := range [...]uint32{v.Words, v.Oseq, v.Seq, v.OseqHi, v.SeqHi, v.Window} {
 				host.PutUint32(p[4*i:], x)
 			}
-			for i, x := range v.Bitmap {
+			for i, x := range bitmap {
 				host.PutUint32(p[sizeReplayESN+4*i:], x)
 			}
 		}
@@ -616,12 +654,19 @@ func (a *Attrs) appendOne(dst []byte, abi ABI, t, wt uint16) []byte {
 	return dst
 }
 
+// decodeReplayESN takes a bitmap that is there whole or not at all, as the kernel does.
 func decodeReplayESN(b []byte, off int) (*ReplayESN, *Error) {
 	words := host.Uint32(b)
-	if words > maxBitmap || len(b) < sizeReplayESN+4*int(words) {
+	if words > maxBitmap || len(b) < sizeReplayESN+4*int(words) && len(b) != sizeReplayESN {
 		return nil, errAt(unix.EINVAL, off, "REPLAY_ESN_VAL announces a bitmap of %d words, at most %d, in %d bytes", words, maxBitmap, len(b))
 	}
-	r := &ReplayESN{host.Uint32(b[4:]), host.Uint32(b[8:]), host.Uint32(b[12:]), host.Uint32(b[16:]), host.Uint32(b[20:]), make([]uint32, words)}
+	r := &ReplayESN{
+		Oseq: host.Uint32(b[4:]), Seq: host.Uint32(b[8:]), OseqHi: host.Uint32(b[12:]), SeqHi: host.Uint32(b[16:]),
+		Window: host.Uint32(b[20:]), Words: words,
+	}
+	if len(b) > sizeReplayESN {
+		r.Bitmap = make([]uint32, words)
+	}
 	for i := range r.Bitmap {
 		r.Bitmap[i] = host.Uint32(b[sizeReplayESN+4*i:])
 	}

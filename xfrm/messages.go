@@ -259,17 +259,13 @@ func fixed(b []byte, n int, what string) *Error {
 
 // rest is the attributes of a body whose fixed part has n bytes.
 func rest(a *Attrs, abi ABI, b []byte, n int) *Error {
-	n = align(n)
-	if n >= len(b) {
+	if n = align(n); n >= len(b) {
+		if len(b) < n {
+			a.wire = &wire{short: n - len(b)} // clients do not count this padding, the kernel does
+		}
 		return nil
 	}
 	return a.decode(abi, b[n:], HeaderLen+n)
-}
-
-// part appends room for a fixed part of n bytes.
-func part(dst []byte, n int) (all, fresh []byte) {
-	all, fresh = grow(dst, align(n))
-	return all, fresh[:n]
 }
 
 func (l *Limits) get(b []byte) {
@@ -364,7 +360,7 @@ func (m *SA) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *SA) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, abi.sizeSAInfo())
+	dst, b := grow(dst, abi.sizeSAInfo())
 	m.put(b)
 	return m.Attrs.append(dst, abi)
 }
@@ -378,7 +374,7 @@ func (m *SAID) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *SAID) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, sizeSAID)
+	dst, b := grow(dst, sizeSAID)
 	putID(b, m.Dst, m.SPI, m.Family, m.Proto)
 	return m.Attrs.append(dst, abi)
 }
@@ -395,7 +391,7 @@ func (m *AllocSPI) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *AllocSPI) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, abi.sizeAllocSPI())
+	dst, b := grow(dst, abi.sizeAllocSPI())
 	m.put(b)
 	at := abi.sizeSAInfo()
 	host.PutUint32(b[at:], m.Min)
@@ -414,7 +410,7 @@ func (m *Expire) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *Expire) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, abi.sizeExpire())
+	dst, b := grow(dst, abi.sizeExpire())
 	m.put(b)
 	b[abi.sizeSAInfo()] = m.Hard
 	return m.Attrs.append(dst, abi)
@@ -430,7 +426,7 @@ func (m *Policy) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *Policy) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, abi.sizePolicyInfo())
+	dst, b := grow(dst, abi.sizePolicyInfo())
 	m.put(b)
 	return m.Attrs.append(dst, abi)
 }
@@ -455,7 +451,7 @@ func (m *PolicyID) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *PolicyID) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, sizePolicyID)
+	dst, b := grow(dst, sizePolicyID)
 	putPolicyID(b, &m.Sel, m.Index, m.Dir)
 	return m.Attrs.append(dst, abi)
 }
@@ -469,7 +465,7 @@ func (m *Migrate) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *Migrate) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, sizePolicyID)
+	dst, b := grow(dst, sizePolicyID)
 	putPolicyID(b, &m.Sel, m.Index, m.Dir)
 	return m.Attrs.append(dst, abi)
 }
@@ -485,7 +481,7 @@ func (m *PolicyExpire) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *PolicyExpire) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, abi.sizePolicyExpire())
+	dst, b := grow(dst, abi.sizePolicyExpire())
 	m.put(b)
 	b[abi.sizePolicyInfo()] = m.Hard
 	return m.Attrs.append(dst, abi)
@@ -505,7 +501,7 @@ func (m *Acquire) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *Acquire) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, abi.sizeAcquire())
+	dst, b := grow(dst, abi.sizeAcquire())
 	copy(b, m.Dst[:])
 	net.PutUint32(b[16:], m.SPI)
 	b[20] = m.Proto
@@ -529,12 +525,12 @@ func (m *AE) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *AE) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, sizeAEventID)
+	dst, b := grow(dst, sizeAEventID)
 	putID(b, m.Dst, m.SPI, m.Family, m.Proto)
 	copy(b[24:], m.Src[:])
 	host.PutUint32(b[40:], m.Flags)
 	host.PutUint32(b[44:], m.Reqid)
-	return m.Attrs.append(dst, abi)
+	return m.Attrs.appendInOrder(dst, abi, aeOrder[:])
 }
 
 func (m *Mapping) decode(abi ABI, b []byte) *Error {
@@ -548,7 +544,7 @@ func (m *Mapping) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *Mapping) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, sizeMapping)
+	dst, b := grow(dst, sizeMapping)
 	putID(b, m.Dst, m.SPI, m.Family, m.Proto)
 	host.PutUint32(b[24:], m.Reqid)
 	copy(b[28:], m.OldSrc[:])
@@ -567,7 +563,7 @@ func (m *Flush) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *Flush) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, 1)
+	dst, b := grow(dst, align(1))
 	b[0] = m.Proto
 	return m.Attrs.append(dst, abi)
 }
@@ -588,7 +584,7 @@ func (m *Report) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *Report) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, sizeReport)
+	dst, b := grow(dst, sizeReport)
 	b[0] = m.Proto
 	m.Sel.put(b[4:])
 	return m.Attrs.append(dst, abi)
@@ -603,7 +599,7 @@ func (m *Default) decode(abi ABI, b []byte) *Error {
 }
 
 func (m *Default) append(dst []byte, abi ABI) []byte {
-	dst, b := part(dst, sizeDefault)
+	dst, b := grow(dst, align(sizeDefault))
 	b[0], b[1], b[2] = m.In, m.Fwd, m.Out
 	return m.Attrs.append(dst, abi)
 }
@@ -635,7 +631,7 @@ func (m *SADInfo) decode(_ ABI, b []byte) *Error {
 }
 
 func (m *SADInfo) append(dst []byte, _ ABI) []byte {
-	dst, b := part(dst, 4)
+	dst, b := grow(dst, 4)
 	host.PutUint32(b, m.Flags)
 	if m.Count.Set {
 		dst = appendAttrU32(dst, sadAttrCount, m.Count.V)
@@ -691,7 +687,7 @@ func (c *PolicyCounts) fields() [6]*uint32 {
 }
 
 func (m *SPDInfo) append(dst []byte, _ ABI) []byte {
-	dst, b := part(dst, 4)
+	dst, b := grow(dst, 4)
 	host.PutUint32(b, m.Flags)
 	if m.Counts.Set {
 		dst, b = appendAttr(dst, spdAttrInfo, sizeSPDInfo)

@@ -163,7 +163,7 @@ func (r Reply) AppendAck(dst []byte, req Message) []byte { return r.AppendError(
 func (r Reply) AppendError(dst []byte, req Message, e *Error) []byte {
 	var flags uint16
 	quote := e != nil && !r.CapAck
-	if r.CapAck {
+	if !quote {
 		flags |= unix.NLM_F_CAPPED
 	}
 	tlvs := r.ExtAck && e != nil && (e.Msg != "" || e.Attr != 0)

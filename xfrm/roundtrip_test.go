@@ -36,7 +36,11 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 		}
 		return
 	case *ReplayESN:
-		x.Bitmap = append([]uint32{}, rapid.SliceOfN(rapid.Uint32(), 0, maxBitmap).Draw(t, name)...)
+		x.Bitmap = rapid.SliceOfN(rapid.Uint32(), 0, maxBitmap).Draw(t, name)
+		x.Words = uint32(len(x.Bitmap))
+		if len(x.Bitmap) == 0 {
+			x.Bitmap, x.Words = nil, rapid.Uint32Range(0, maxBitmap).Draw(t, name)
+		}
 		for _, p := range []*uint32{&x.Oseq, &x.Seq, &x.OseqHi, &x.SeqHi, &x.Window} {
 			*p = rapid.Uint32().Draw(t, name)
 		}
