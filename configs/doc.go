@@ -5,6 +5,7 @@
 //	document.go    TOML text → tables and values with their places (go-toml's parser; what its decoder refuses is refused here)
 //	table.go       the reader of one table: a key's name, type and bounds in one place; what nobody asks for is unknown
 //	load.go        Load, LoadBytes; files and their modes
+//	access.go      who else could read or replace a file with keys
 //	config.go      Config and its parts: what a configuration says
 //	read.go        tables → Config, in the order of the file
 //	keys.go        key material: digits, files, lengths, weak and shared keys
@@ -19,5 +20,5 @@
 // them first, it selects by remote alone, and is refused where its route and its priority would decide differently.
 //
 // Key material goes from the file into offload.Key and nowhere else: the text that it was read from is wiped, and no error
-// quotes the document where a key may stand.
+// quotes the value of a setting that holds a key or names its file. Other values are quoted, up to a length.
 package configs

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/pelletier/go-toml/v2/unstable"
 )
@@ -142,13 +143,56 @@ func (d *document) parserError(err error) syntaxError {
 	}
 	off := d.offset(pe.Highlight)
 	s := syntaxError{off: off, what: unprintable.ReplaceAllString(pe.Message, "")}
-	switch {
-	case off == 0 && bytes.HasPrefix(d.data, []byte("\xef\xbb\xbf")):
+	if off == 0 && bytes.HasPrefix(d.data, []byte("\xef\xbb\xbf")) {
 		s.what, s.mend = "the file begins with a byte order mark", "save it as UTF-8 without one"
-	case d.unquoted(off):
-		s.mend = `if the value is a string, write quotes around it: "…"`
+		return s
+	}
+	s.mend = "compare the line with an example: `culvert example`"
+	for _, m := range syntaxMends {
+		if strings.Contains(s.what, m.part) {
+			s.mend = m.mend
+			break
+		}
+	}
+	if off < len(d.data) && d.data[off] == '\r' {
+		s.mend = "end lines with a line feed, with or without a carriage return before it"
+		return s
+	}
+	if d.unquoted(off) {
+		s.mend = `if the value is a string, write quotes around it: "…"; otherwise ` + s.mend
 	}
 	return s
+}
+
+// syntaxMends says how to mend what go-toml's parser refuses, by a part of its message. The first that fits counts.
+var syntaxMends = []struct{ part, mend string }{
+	{"multiline literal string not terminated", "end it with three single quotes"},
+	{"too many quotes", "end the string with three quotes"},
+	{"control characters", `remove the character, or write it as an escape in double quotes, such as "\t"`},
+	{"UTF-8", "save the file as UTF-8"},
+	{"new lines", "end the string on its line, with the quote that it begins with"},
+	{"not terminated", "end the string with three double quotes"},
+	{"unterminated", "end the string with the quote, or the three of them, that it begins with"},
+	{"carriage return", "end lines with a line feed, with or without a carriage return before it"},
+	{"escape", "write a backslash as \\\\, or the string in single quotes, where it is itself"},
+	{"array is incomplete", "end the list with ]"},
+	{"after array value", "write a comma between the elements of the list, and ] at its end"},
+	{"inline table is incomplete", "end the table with }"},
+	{"inline table", "write a comma between the settings of the table, one and no more, and } at its end"},
+	{"'=' after key", "write the setting as key = value; a comment begins with #"},
+	{"to close table name", "write the name of a table as [name]"},
+	{"to close array table name", "write the name of a list of tables as [[name]]"},
+	{"nested more", "nest it less deeply"},
+	{"leading zeroes", "write the number without zeros before it"},
+	{"expected newline", "begin a new line after the value; a comment begins with #"},
+	{"expected keyword", "write true or false; anything else in quotes"},
+	{"expected value", "write a value after the ="},
+	{"start of value", "write a number, true, false, a list in brackets or a string in quotes"},
+	{"strings must be quoted", `write quotes around it: "…"`},
+	{"key", "write the setting as key = value, the key in letters, digits, _ and -; a comment begins with #"},
+	{"digit", "write a whole number, such as 10, 0x1f or 1_000"},
+	{"sign", "write a whole number, such as 10, 0x1f or 1_000"},
+	{"number", "write a whole number, such as 10, 0x1f or 1_000"},
 }
 
 // unquoted says whether the line of a mistake is key = value with something before the mistake that begins neither a string
@@ -215,7 +259,11 @@ func nameParts(n *unstable.Node) []namePart {
 }
 
 func (d *document) twice(off int, name string, first *entry) *syntaxError {
-	return &syntaxError{off: off, what: show(name) + " is defined twice, first at " + d.pos(first.off).String(), mend: "keep one of the two"}
+	mend := "keep one of the two"
+	if first.val.kind == kindTable {
+		mend = "write all of it below one header, and remove the other"
+	}
+	return &syntaxError{off: off, what: showName(name) + " is defined twice, first at " + d.pos(first.off).String(), mend: mend}
 }
 
 // header opens the table of a [header] or [[header]].

@@ -31,5 +31,5 @@ func Example(name string) ([]byte, error) {
 			return b, nil
 		}
 	}
-	return nil, fmt.Errorf("configs: there is no example %s; there are %s", show(name), strings.Join(Examples(), ", "))
+	return nil, fmt.Errorf("there is no example %s; there are %s", show(name), strings.Join(Examples(), ", "))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"culvert/offload"
 )
@@ -62,7 +63,7 @@ func (l *loader) key(r *reader, p keyPart, t *offload.Transform) (offload.Key, b
 	name, file := keyParts[p], keyParts[p]+"_file"
 	var k offload.Key
 	good := true
-	if v := r.take(name, kindString); v != nil {
+	if v := r.take(name, `write the hexadecimal digits in quotes: "…"`, kindString); v != nil {
 		if l.inline < 0 {
 			l.inline = v.off
 		}
@@ -79,7 +80,7 @@ func (l *loader) key(r *reader, p keyPart, t *offload.Transform) (offload.Key, b
 	} else if r.has(name) {
 		good = false
 	}
-	if v := r.take(file, kindString); v != nil {
+	if v := r.take(file, `write the path in quotes: "…"`, kindString); v != nil {
 		if r.has(name) {
 			r.fail(file, &problem{"there is " + name + " as well", "keep one of the two", ErrConflict})
 			return nil, false
@@ -103,28 +104,34 @@ func (l *loader) key(r *reader, p keyPart, t *offload.Transform) (offload.Key, b
 	return k, true
 }
 
-// keyFile reads a key from the file that a value names.
+// keyFile reads a key from the file that a value names. Before the file is open, no message has the value: it may be the key.
 func (l *loader) keyFile(r *reader, name string, v *value) (offload.Key, bool) {
 	path, key := string(v.text), join(r.path, name)
-	if path != "" && !filepath.IsAbs(path) {
-		path = filepath.Join(filepath.Dir(l.file), path)
-	}
 	pos := l.doc.pos(v.off)
-	read := readFile
-	if l.noFiles {
-		read = func(string, int64) ([]byte, fs.FileMode, error) { return nil, 0, errNoFiles }
-	}
-	data, mode, err := read(path, maxKeyFile)
-	defer clear(data)
-	if err != nil {
-		if text := string(v.text); hide(text) != text {
-			path = text // the key itself, most likely: without the directory it is described rightly
-		}
-		l.errs = append(l.errs, fileError(pos, key, "the key file", path, err))
+	if path == "" {
+		l.fail(v.off, key, &problem{"the key file has no name", "write its path", ErrRead})
 		return nil, false
 	}
-	if mode&0o077 != 0 {
-		l.errs = append(l.errs, openToOthers(pos, key, "it is a key file", path, mode))
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(filepath.Dir(l.file), path)
+	}
+	read := readFile
+	if l.noFiles {
+		read = func(string, int64) ([]byte, fs.FileInfo, error) { return nil, nil, errNoFiles }
+	}
+	data, st, err := read(path, maxKeyFile)
+	defer clear(data)
+	if err != nil {
+		e := fileError(pos, key, "the key file that is named here", "", err)
+		e.Mend += "; a relative path begins at the directory of this file, and a key itself goes into " + strings.TrimSuffix(name, "_file")
+		l.errs = append(l.errs, e)
+		return nil, false
+	}
+	if p := exposed("it is a key file", path, st); p != nil {
+		if !l.told[p.mend] { // once of a directory with many of them
+			l.told[p.mend] = true
+			l.fail(v.off, key, p)
+		}
 		return nil, false
 	}
 	// Comments become blanks, so that every place stays what it is.
@@ -173,7 +180,7 @@ func decodeKey(text []byte) (offload.Key, *digitError) {
 			last = i
 		case c == ' ' || c == '\t' || c == '\r' || c == '\n':
 		default:
-			return nil, &digitError{i, "a character that is not a hexadecimal digit", "write the key in the digits 0-9 and a-f only"}
+			return nil, &digitError{i, "a character that is not a hexadecimal digit", "write the key in the digits 0-9 and a-f only; `base64 -d | od -An -tx1` makes them of base64"}
 		}
 	}
 	if len(digits)%2 != 0 {
@@ -238,7 +245,7 @@ func sameDES(a, b []byte) bool {
 func lengthMend(got int, p keyPart, t *offload.Transform) string {
 	if p == encKey {
 		if t.SaltLen > 0 && got == t.KeyBits/8 {
-			return fmt.Sprintf("append the %d bytes of salt (%s)", t.SaltLen, t.RFC)
+			return fmt.Sprintf("append the %d digits of the salt (%s)", 2*t.SaltLen, t.RFC)
 		}
 		for _, other := range offload.Transforms() {
 			if other.Name == t.Name && other.EncKeyLen() == got {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,17 +18,17 @@ const maxFile = 16 << 20
 // Load reads, checks and resolves a configuration file, and the key files that it names. An error is an [Errors] with every
 // mistake found. A file with keys in it must be readable by its owner only.
 func Load(path string) (*Config, error) {
-	data, mode, err := readFile(path, maxFile)
+	data, st, err := readFile(path, maxFile)
 	if err != nil {
 		return nil, Errors{fileError(Pos{File: path}, "", "the configuration", path, err)}
 	}
-	return load(path, data, mode)
+	return load(path, data, st)
 }
 
 // LoadBytes is Load for a configuration that is not in a file, or whose file the caller has read. name stands in the errors,
 // and key files with relative paths are looked for in its directory. data is left as it is, and may be read by whomever.
 func LoadBytes(name string, data []byte) (*Config, error) {
-	return load(name, append([]byte(nil), data...), 0)
+	return load(name, append([]byte(nil), data...), nil)
 }
 
 // loader carries what accumulates while a configuration is read.
@@ -43,15 +42,18 @@ type loader struct {
 	unknown  []unknownKey
 	inline   int // offset of the first key that is written in the file itself, -1 if there is none
 	keyUses  map[[32]byte]keyUse
-	noFiles  bool // do not open key files
+	told     map[string]bool // how to mend what exposes key files
+	noFiles  bool            // do not open key files
 }
 
-// load wipes data, which may hold keys, before it returns. mode is that of the file, 0 if it does not matter.
-func load(name string, data []byte, mode fs.FileMode) (*Config, error) {
+// load wipes data, which may hold keys, before it returns. st is the file's, nil if it does not matter.
+func load(name string, data []byte, st fs.FileInfo) (*Config, error) {
 	l := &loader{file: name}
 	c := l.run(data)
-	if l.inline >= 0 && mode&0o077 != 0 {
-		l.errs = append(l.errs, openToOthers(l.doc.pos(l.inline), "", "the file holds keys", name, mode))
+	if l.inline >= 0 && st != nil {
+		if p := exposed("the file holds keys", name, st); p != nil {
+			l.fail(l.inline, "", p)
+		}
 	}
 	if len(l.errs) == 0 {
 		return c, nil
@@ -63,6 +65,7 @@ func load(name string, data []byte, mode fs.FileMode) (*Config, error) {
 // run reads the document into a Config, and what is wrong with it into the loader.
 func (l *loader) run(data []byte) *Config {
 	l.places, l.known, l.keyUses, l.inline = make(map[string]Pos), make(map[string][]string), make(map[[32]byte]keyUse), -1
+	l.told = make(map[string]bool)
 	var syntax []syntaxError
 	l.doc, syntax = parse(l.file, data)
 	defer l.doc.wipe()
@@ -99,29 +102,29 @@ func schema() map[string][]string {
 }
 
 // readFile reads a regular file of at most limit bytes, into memory that it does not share and of which there is no copy.
-func readFile(path string, limit int64) ([]byte, fs.FileMode, error) {
+func readFile(path string, limit int64) ([]byte, fs.FileInfo, error) {
 	// Without O_NONBLOCK, opening a FIFO that nobody writes would wait for ever.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	if !st.Mode().IsRegular() {
-		return nil, 0, errNotRegular
+		return nil, nil, errNotRegular
 	}
 	if st.Size() > limit {
-		return nil, 0, errTooLong
+		return nil, nil, errTooLong
 	}
 	data := make([]byte, st.Size())
 	if _, err := io.ReadFull(f, data); err != nil {
 		clear(data)
-		return nil, 0, err
+		return nil, nil, err
 	}
-	return data, st.Mode(), nil
+	return data, st, nil
 }
 
 var (
@@ -130,43 +133,27 @@ var (
 	errNoFiles    = errors.New("key files are not opened here")
 )
 
-// fileError says why a file could not be read. what names its part: "the configuration", "the key file".
+// fileError says why a file could not be read. what names its part: "the configuration", "the key file". The path is not told
+// if it is "", as that of a key file, in whose place the key itself may have been written.
 func fileError(pos Pos, key, what, path string, err error) *Error {
-	e := &Error{Pos: pos, Key: key, Class: ErrRead, Cause: err}
-	name := show(path)
-	switch {
-	case path == "":
-		e.What, e.Mend = what+" has no name", "write its path"
-	case errors.Is(err, fs.ErrNotExist):
-		e.What, e.Mend = fmt.Sprintf("%s %s does not exist", what, name), "check the path, or create it"
-	case errors.Is(err, fs.ErrPermission):
-		e.What, e.Mend = fmt.Sprintf("%s %s may not be read by user %d", what, name, os.Geteuid()), "run culvert as the owner of the file"
-	default:
-		// A PathError would name the path again, and unhidden.
-		reason := err
-		var pe *fs.PathError
-		if errors.As(err, &pe) {
-			reason = pe.Err
-		}
-		e.What, e.Mend = fmt.Sprintf("%s %s cannot be read: %v", what, name, reason), "check the path"
+	// A PathError would name the path again, shown or not.
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		err = pe.Err
 	}
-	if hide(path) != path {
-		e.Cause = nil // it names the path
-		e.Mend = "a key itself goes into enc_key or auth_key; here is the place for the path of a file with it"
+	e := &Error{Pos: pos, Key: key, Class: ErrRead, Cause: err}
+	if path != "" {
+		what += " " + show(path)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e.What, e.Mend = what+" does not exist", "check the path, or create it"
+	case errors.Is(err, fs.ErrPermission):
+		e.What, e.Mend = fmt.Sprintf("%s may not be read by user %d", what, os.Geteuid()), "run culvert as the owner of the file"
+	default:
+		e.What, e.Mend = fmt.Sprintf("%s cannot be read: %v", what, err), "check the path"
 	}
 	return e
-}
-
-// openToOthers says that a file with keys has too wide a mode.
-func openToOthers(pos Pos, key, what, path string, mode fs.FileMode) *Error {
-	if abs, err := filepath.Abs(path); err == nil {
-		path = abs
-	}
-	return &Error{
-		Pos: pos, Key: key, Class: ErrAccess,
-		What: fmt.Sprintf("%s, and its mode %04o lets others than its owner open it", what, mode.Perm()),
-		Mend: "run: chmod 600 " + shellWord(path),
-	}
 }
 
 // shellWord quotes a path for a shell if it needs that.

@@ -274,6 +274,28 @@ in = {spi = 0x1003, auth_key = "5ec3e75ec3e75ec3e75ec3e75ec3e75e00000001"}
 	}
 }
 
+// TestPeerInside: a peer's outer address in its own tunnel is warned of, and the bypass that the warning names ends it. Not so
+// with a tunnel for everything, or for the peer alone, which are meant like that.
+func TestPeerInside(t *testing.T) {
+	for _, c := range []struct{ subnet, more, want string }{
+		{"192.0.2.0/24", "", `test.toml:8:19: tunnel.branch.remote_subnets: the peer's own address 192.0.2.2 is in 192.0.2.0/24: what is sent to it goes through its tunnel too, ESP aside; a [[policy]] with action = "bypass" and remote = "192.0.2.2/32" keeps it outside`},
+		{"192.0.2.0/24", "[[policy]]\naction = \"bypass\"\nremote = \"192.0.2.2/32\"\n", ""},
+		{"0.0.0.0/0", "", ""},
+		{"192.0.2.2/32", "", ""},
+		{"10.2.0.0/16", "", ""},
+	} {
+		c2, err := LoadBytes("test.toml", []byte(strings.Replace(fmt.Sprintf(minimal, ""), "10.2.0.0/16", c.subnet, 1)+c.more))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		c2.EachWarning(func(w string) { got = append(got, w) })
+		if s := strings.Join(got, "\n"); s != c.want {
+			t.Errorf("%s %s: got %s", c.subnet, c.more, s)
+		}
+	}
+}
+
 // TestPos: the gateway can put a place to what only it can find wrong.
 func TestPos(t *testing.T) {
 	c := loadMinimal(t, "")

@@ -43,19 +43,16 @@ func defaults(file string) *Config {
 
 // root reads the whole file.
 func (l *loader) root(r *reader, c *Config) {
-	r.str("state_dir", &c.StateDir, absolute)
+	r.str("state_dir", &c.StateDir, `write an absolute path in quotes, such as "/var/lib/culvert", or "" for none`, absolute)
 	r.boolean("state_dir_volatile", &c.StateDirVolatile)
-	r.str("control", &c.Control, socketPath)
-	r.str("engine", &c.Engine, nil)
+	r.str("control", &c.Control, `write an absolute path of at most 107 bytes in quotes, such as "/run/culvert/control.sock", or "" for none`, socketPath)
+	r.str("engine", &c.Engine, `write the name of one in quotes, such as "soft", or "" to have one chosen; `+"`culvert engines` lists them", nil)
 	integer(r, "workers", &c.Workers, 0, 256, "workers")
 
 	tun := r.sub("tun")
-	tun.str("name", &c.Tun.Name, interfaceName)
-	integer(tun, "mtu", &c.Tun.MTU, 0, maxMTU, "bytes")
-	if c.Tun.MTU != 0 && c.Tun.MTU < minMTU4 {
-		tun.fail("mtu", bad(fmt.Sprintf("%d is out of range", c.Tun.MTU), fmt.Sprintf("write 0 for the exact one, or %d to %d bytes", minMTU4, maxMTU)))
-	}
-	c.Tun.Addresses = values(list(tun, "addresses", interfaceAddress))
+	tun.str("name", &c.Tun.Name, `write 1 to 15 characters without blanks, /, : and % in quotes, such as "culvert0"`, interfaceName)
+	okMTU := integerMend(tun, "mtu", &c.Tun.MTU, math.MinInt32, math.MaxInt32, fmt.Sprintf("write 0 for the exact one, or %d to %d bytes", minMTU4, maxMTU)) // bounds: tunMTU
+	c.Tun.Addresses = values(list(tun, "addresses", "10.255.0.1/32", interfaceAddress))
 	tun.boolean("gso", &c.Tun.GSO)
 	tun.done()
 
@@ -65,7 +62,7 @@ func (l *loader) root(r *reader, c *Config) {
 	log.done()
 
 	metrics := r.sub("metrics")
-	metrics.str("listen", &c.Metrics.Listen, listenAddress)
+	metrics.str("listen", &c.Metrics.Listen, `write host:port in quotes, such as "127.0.0.1:9750" or "[::1]:9750", or "" to switch it off`, listenAddress)
 	metrics.done()
 
 	guard := r.sub("guard")
@@ -84,13 +81,16 @@ func (l *loader) root(r *reader, c *Config) {
 	}
 	r.done()
 	p.finish()
+	if okMTU {
+		l.tunMTU(tun, c)
+	}
 	l.mtus(tun, c)
 }
 
 // named returns the reader of one [[kind]], whose path has its name if it has one and else its number.
 func (l *loader) named(t *table, kind string, i int) *reader {
 	path := fmt.Sprintf("%s[%d]", kind, i+1)
-	if e := t.get("name"); e != nil && e.val.kind == kindString && identifier(string(e.val.text)) == nil {
+	if e := t.get("name"); e != nil && e.val.kind == kindString && identifier(string(e.val.text)) == "" {
 		path = kind + "." + string(e.val.text)
 	}
 	r := l.reader(t, path, kind)
@@ -100,7 +100,7 @@ func (l *loader) named(t *table, kind string, i int) *reader {
 
 // name reads the name of a [[tunnel]] or [[policy]], which must be the only one of its kind.
 func (r *reader) name(dst *string, names map[string]int) {
-	if !r.str("name", dst, identifier) {
+	if !r.str("name", dst, `write 1 to 63 letters, digits, - and _ in quotes, such as "branch"`, identifier) {
 		return
 	}
 	if first, twice := names[*dst]; twice {
@@ -133,9 +133,11 @@ func (l *loader) tunnel(r *reader, c *Config, p *policies, names map[string]int,
 	if t.Local.IsValid() && t.Remote.IsValid() {
 		switch {
 		case t.Local.Is4() != t.Remote.Is4():
-			r.fail("remote", &problem{fmt.Sprintf("%v is %s, and local %v is %s", t.Remote, family(t.Remote), t.Local, family(t.Local)), "the two ends of a tunnel are of one family", ErrConflict})
+			r.fail("remote", &problem{fmt.Sprintf("%v is %s, and local %v is %s", t.Remote, family(t.Remote), t.Local, family(t.Local)), "the two ends of a tunnel are of one family: write an address of the other family for one of them", ErrConflict})
 		case t.Local == t.Remote:
 			r.fail("remote", &problem{fmt.Sprintf("%v is the local address too", t.Remote), "write the address of the peer", ErrConflict})
+		case t.Local.IsLoopback() != t.Remote.IsLoopback():
+			r.fail("remote", &problem{fmt.Sprintf("between %v and %v no packet can go: one of them is the loopback, and the other is not", t.Local, t.Remote), "write the addresses that the packets carry between the two hosts", ErrConflict})
 		}
 	}
 	l.link(r, t)
@@ -146,7 +148,7 @@ func (l *loader) tunnel(r *reader, c *Config, p *policies, names map[string]int,
 	r.boolean("mss_clamp", &t.MSSClamp)
 	integer(r, "priority", &t.Priority, 0, maxPriority, "")
 
-	locals, remotes := list(r, "local_subnets", network), list(r, "remote_subnets", network)
+	locals, remotes := list(r, "local_subnets", "10.1.0.0/16", subnet), list(r, "remote_subnets", "10.2.0.0/16", subnet)
 	t.LocalSubnets, t.RemoteSubnets = values(locals), values(remotes)
 
 	l.lifetime(r.sub("lifetime"), t)
@@ -221,14 +223,22 @@ func (l *loader) link(r *reader, t *Tunnel) {
 func (l *loader) transform(r *reader, t *Tunnel) {
 	var name string
 	var keyBits, icvBits int
-	okName := r.str("transform", &name, nil)
+	okName := r.str("transform", &name, `write one in quotes, such as "rfc4106(gcm(aes))" or "authenc(hmac(sha256),cbc(aes))"`, nil)
 	r.require("transform", `write transform = "…", such as "rfc4106(gcm(aes))" or "authenc(hmac(sha256),cbc(aes))"`)
-	okKey := integer(r, "key_bits", &keyBits, 0, 512, "bits") || !r.has("key_bits")
-	okICV := integer(r, "icv_bits", &icvBits, 0, 512, "bits") || !r.has("icv_bits")
+	found, err := offload.Lookup(name, 0, 0)
+	mendBits := func(of func(*offload.Transform) int) string {
+		if err != nil {
+			return "write 0 for the default of the transform"
+		}
+		return "write 0 for the default, or " + choices(name, of)
+	}
+	bitsOfKey := mendBits(func(o *offload.Transform) int { return o.KeyBits })
+	bitsOfICV := mendBits(func(o *offload.Transform) int { return o.ICVLen * 8 })
+	okKey := integerMend(r, "key_bits", &keyBits, 0, math.MaxInt32, bitsOfKey) || !r.has("key_bits")
+	okICV := integerMend(r, "icv_bits", &icvBits, 0, math.MaxInt32, bitsOfICV) || !r.has("icv_bits")
 	if !okName {
 		return
 	}
-	found, err := offload.Lookup(name, 0, 0)
 	if err != nil {
 		var names []string
 		for _, o := range offload.Transforms() {
@@ -243,16 +253,24 @@ func (l *loader) transform(r *reader, t *Tunnel) {
 		r.fail("transform", bad("there is no transform "+show(name), mend))
 		return
 	}
-	if !okKey || !okICV {
-		return
+	if okKey {
+		if _, err := offload.Lookup(name, keyBits, 0); err != nil {
+			r.fail("key_bits", bad(fmt.Sprintf("%s has no key of %d bits", found.Name, keyBits), bitsOfKey))
+			okKey = false
+		}
 	}
-	if _, err := offload.Lookup(name, keyBits, 0); err != nil {
-		r.fail("key_bits", bad(fmt.Sprintf("%s has no key of %d bits", found.Name, keyBits), "write "+choices(found.Name, func(o *offload.Transform) int { return o.KeyBits })))
+	if okICV {
+		if _, err := offload.Lookup(name, 0, icvBits); err != nil {
+			r.fail("icv_bits", bad(fmt.Sprintf("%s has no ICV of %d bits", found.Name, icvBits), bitsOfICV))
+			okICV = false
+		}
+	}
+	if !okKey || !okICV {
 		return
 	}
 	if t.Transform, err = offload.Lookup(name, keyBits, icvBits); err != nil {
 		t.Transform = nil
-		r.fail("icv_bits", bad(fmt.Sprintf("%s has no ICV of %d bits", found.Name, icvBits), "write "+choices(found.Name, func(o *offload.Transform) int { return o.ICVLen * 8 })))
+		r.fail("icv_bits", bad(fmt.Sprintf("%s with a key of %d bits has no ICV of %d bits", found.Name, keyBits, icvBits), bitsOfICV))
 	}
 }
 
@@ -275,10 +293,14 @@ func choices(name string, of func(*offload.Transform) int) string {
 // replay reads the anti-replay settings (RFC 4303 section 3.4.3).
 func (l *loader) replay(r *reader, t *Tunnel) {
 	r.boolean("replay_check", &t.ReplayCheck)
-	given := get(r, "replay_window", &t.ReplayWindow, kindInteger, func(v *value) (int, *problem) {
-		n, p := number(v, minWindow, maxWindow, "packets")
+	mend := bounds(minWindow, maxWindow, "packets")
+	given := get(r, "replay_window", &t.ReplayWindow, mend, kindInteger, func(v *value) (int, *problem) {
+		n, p := number(v, minWindow, maxWindow, mend)
 		if p != nil && string(v.text) == "0" {
-			p = bad("a window of 0 would switch the replay check off", fmt.Sprintf("write %d to %d packets, or replay_check = false if you mean it", minWindow, maxWindow))
+			p.what = "a window of 0 would switch the replay check off"
+			if !t.ESN {
+				p.mend += ", or replay_check = false instead if you mean it"
+			}
 		}
 		return int(n), p
 	})
@@ -302,47 +324,50 @@ func (l *loader) outer(r *reader, t *Tunnel) {
 	if t.Local.IsValid() && !t.Local.Is4() {
 		lowest = minMTU6
 	}
-	get(r, "outer_mtu", &t.OuterMTU, kindInteger, func(v *value) (int, *problem) {
-		n, p := number(v, 0, maxMTU, "bytes")
-		if p != nil || n != 0 && n < int64(lowest) {
-			return 0, bad(string(v.text)+" is out of range", fmt.Sprintf("write 0 for that of the interface, or %d to %d bytes", lowest, maxMTU))
+	mend := fmt.Sprintf("write 0 for that of the interface, or %d to %d bytes", lowest, maxMTU)
+	get(r, "outer_mtu", &t.OuterMTU, mend, kindInteger, func(v *value) (int, *problem) {
+		n, p := number(v, 0, maxMTU, mend)
+		if p == nil && n != 0 && n < int64(lowest) {
+			p = bad(fmt.Sprintf("%d is out of range", n), mend)
 		}
-		return int(n), nil
+		return int(n), p
 	})
 	word(r, "df", &t.DF, dfWords)
 	if r.has("df") && t.Local.IsValid() && !t.Local.Is4() && t.DF != sa.DFSet {
 		r.fail("df", &problem{"IPv6 routers never fragment", "remove it: the outer header is IPv6", ErrConflict})
 	}
-	if v := r.take("dscp", kindString, kindInteger); v != nil {
+	mend = `write "copy" for that of the inner packet, or 0 to 63 without quotes`
+	if v := r.take("dscp", mend, kindString, kindInteger); v != nil {
 		if v.kind == kindInteger {
-			n, p := number(v, 0, 63, "")
-			if p != nil {
-				p.mend += `, or "copy" for that of the inner packet`
+			if n, p := number(v, 0, 63, mend); p != nil {
 				r.fail("dscp", p)
 			} else {
 				t.DSCP = sa.SetDSCP(uint8(n))
 			}
 		} else if string(v.text) != "copy" {
-			r.fail("dscp", bad(show(string(v.text))+" is not known here", `write "copy" for that of the inner packet, or 0 to 63`))
+			r.fail("dscp", bad(show(string(v.text))+" is not known here", mend))
 		}
 	}
 	word(r, "dscp_in", &t.DSCPIn, dscpInWords)
 	r.boolean("ecn", &t.ECN)
-	integer(r, "tfc_pad", &t.TFCPad, 0, maxMTU, "bytes")
-	if t.TFCPad > 0 && t.OuterMTU > 0 && t.Transform != nil && t.Local.IsValid() {
-		if room := t.InnerMTU(0); t.TFCPad > room {
-			r.fail("tfc_pad", &problem{fmt.Sprintf("packets padded to %d bytes do not fit an outer MTU of %d", t.TFCPad, t.OuterMTU), fmt.Sprintf("write at most %d", max(room, 0)), ErrConflict})
-		}
+	most := maxMTU
+	if t.OuterMTU > 0 && t.Transform != nil && t.Local.IsValid() {
+		most = max(t.InnerMTU(0), 0)
 	}
+	mend = bounds(0, int64(most), "bytes")
+	if most < maxMTU {
+		mend += fmt.Sprintf(", which is what fits an outer MTU of %d", t.OuterMTU)
+	}
+	integerMend(r, "tfc_pad", &t.TFCPad, 0, int64(most), mend)
 }
 
 // sa reads one direction of a tunnel.
 func (l *loader) sa(r *reader, t *Tunnel, s *SA) {
-	get(r, "spi", &s.SPI, kindInteger, func(v *value) (uint32, *problem) {
-		n, p := number(v, minSPI, math.MaxUint32, "")
+	mend := fmt.Sprintf("write 0x%x to 0xffffffff", minSPI)
+	get(r, "spi", &s.SPI, mend, kindInteger, func(v *value) (uint32, *problem) {
+		n, p := number(v, minSPI, math.MaxUint32, mend)
 		if p != nil {
-			p.mend = fmt.Sprintf("write 0x%x to 0xffffffff", minSPI)
-			if given, _ := number(v, 0, minSPI, ""); given > 0 && given < minSPI {
+			if given, _ := number(v, 0, minSPI, mend); given > 0 && given < minSPI {
 				p.what = fmt.Sprintf("%d is reserved (RFC 4303 section 2.1)", given)
 			}
 		}
@@ -375,7 +400,7 @@ func (l *loader) lifetime(r *reader, t *Tunnel) {
 	ordered(r, "packets", s.Packets, h.Packets)
 	ordered(r, "time", s.Add, h.Add)
 	if !t.ESN && h.Packets > math.MaxUint32 {
-		r.fail("hard_packets", &problem{"without esn the sequence numbers end at 4294967295, before this", "write esn = true on both sides, or a smaller limit", ErrConflict})
+		r.fail("hard_packets", &problem{"without esn the sequence numbers end at 4294967295, before this", "write at most 4294967295, or esn = true in [[tunnel]], on both sides", ErrConflict})
 	}
 }
 
@@ -405,14 +430,25 @@ func weak(r *reader, t *Tunnel) {
 	}
 }
 
-// mtus checks the MTUs against each other, when all tunnels are known.
-func (l *loader) mtus(tun *reader, c *Config) {
+// tunMTU checks the TUN's MTU, when all policies are known: an interface with less than IPv6 needs has no IPv6.
+func (l *loader) tunMTU(tun *reader, c *Config) {
+	lowest, what := minMTU4, fmt.Sprintf("%d is out of range", c.Tun.MTU)
 	if i := slices.IndexFunc(c.Policies, func(p *Policy) bool {
 		return p.Action == sa.Protect && p.Dir == sa.Out && p.Sel.Dst.Addr().Is6()
-	}); i >= 0 && c.Tun.MTU >= minMTU4 && c.Tun.MTU < minMTU6 {
+	}); i >= 0 {
 		p := c.Policies[i]
-		tun.fail("mtu", &problem{fmt.Sprintf("on an interface with %d bytes there is no IPv6, which the policy %v at %v needs", c.Tun.MTU, p.Sel, p.Pos), fmt.Sprintf("write 0 for the exact one, or %d or more", minMTU6), ErrConflict})
+		lowest = minMTU6
+		if c.Tun.MTU > 0 && c.Tun.MTU < minMTU6 {
+			what = fmt.Sprintf("on an interface with %d bytes there is no IPv6, which the policy %v at %v needs", c.Tun.MTU, p.Sel, p.Pos)
+		}
 	}
+	if c.Tun.MTU != 0 && (c.Tun.MTU < lowest || c.Tun.MTU > maxMTU) {
+		tun.fail("mtu", bad(what, fmt.Sprintf("write 0 for the exact one, or %d to %d bytes", lowest, maxMTU)))
+	}
+}
+
+// mtus checks the MTUs against each other, when all tunnels are known.
+func (l *loader) mtus(tun *reader, c *Config) {
 	for _, t := range c.Tunnels {
 		if t.Transform == nil || t.OuterMTU == 0 || !t.Local.IsValid() {
 			continue
@@ -446,52 +482,62 @@ func values[T any](ps []placed[T]) []T {
 	return vs
 }
 
-// absolute checks a path that must not depend on where the gateway is started. Empty means none.
-func absolute(s string) *problem {
-	if s != "" && !filepath.IsAbs(s) {
-		return bad(show(s)+" is not an absolute path", "begin it with /")
+// absolute says what is wrong with a path that must not depend on where the gateway is started. Empty means none.
+func absolute(s string) string {
+	switch {
+	case strings.ContainsRune(s, 0):
+		return show(s) + " has a zero byte in it"
+	case s != "" && !filepath.IsAbs(s):
+		return show(s) + " is not an absolute path"
 	}
-	return nil
+	return ""
 }
 
-// socketPath is absolute, and short enough for a socket's address, which has 108 bytes with the final zero.
-func socketPath(s string) *problem {
-	if len(s) > 107 {
-		return bad(fmt.Sprintf("the path has %d bytes", len(s)), "a Unix socket's path has at most 107")
+// socketPath says what is wrong with the path of a socket: it is absolute, and short enough for a socket's address, which has
+// 108 bytes with the final zero.
+func socketPath(s string) string {
+	switch {
+	case len(s) > 107:
+		return fmt.Sprintf("the path has %d bytes", len(s))
+	case strings.HasSuffix(s, "/"):
+		return show(s) + " is the path of a directory"
 	}
 	return absolute(s)
 }
 
-// interfaceName checks what the kernel takes as the name of an interface.
-func interfaceName(s string) *problem {
+// interfaceName says what is wrong with the name of an interface: what the kernel does not take, or has itself.
+func interfaceName(s string) string {
 	if s == "" || len(s) > 15 || s == "." || s == ".." || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("/:%", r) }) {
-		return bad(show(s)+" cannot be the name of an interface", "write 1 to 15 characters, without blanks, /, : and %")
+		return show(s) + " cannot be the name of an interface"
 	}
-	return nil
+	if s == "lo" || s == "all" || s == "default" { // the latter two are directories beside those of the interfaces in /proc/sys
+		return show(s) + " is a name that the kernel has for something else"
+	}
+	return ""
 }
 
-// identifier checks the name of a tunnel or a policy, which stands in metrics and messages.
-func identifier(s string) *problem {
+// identifier says what is wrong with the name of a tunnel or a policy, which stands in metrics and messages.
+func identifier(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_'
 	}
-	if s == "" || len(s) > 63 || strings.TrimFunc(s, plain) != "" || hide(s) != s {
-		return bad(show(s)+" cannot be a name", "write 1 to 63 letters, digits, - and _")
+	if s == "" || len(s) > 63 || strings.TrimFunc(s, plain) != "" {
+		return show(s) + " cannot be a name"
 	}
-	return nil
+	return ""
 }
 
-// listenAddress checks host:port. Empty means not to listen.
-func listenAddress(s string) *problem {
+// listenAddress says what is wrong with host:port. Empty means not to listen.
+func listenAddress(s string) string {
 	if s == "" {
-		return nil
+		return ""
 	}
 	_, port, err := net.SplitHostPort(s)
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return bad(show(s)+" is not host:port", `write one such as "127.0.0.1:9750" or "[::1]:9750", or "" to switch it off`)
+		return show(s) + " is not host:port"
 	}
-	return nil
+	return ""
 }

@@ -136,23 +136,27 @@ func (p *policies) read(r *reader, names map[string]int) {
 	}
 	word(r, "action", &x.action, actionWords)
 	r.require("action", `write "protect", "discard" or "bypass"`)
-	r.str("tunnel", &x.tunnel, nil)
+	named := r.str("tunnel", &x.tunnel, "write the name of a tunnel in quotes", nil)
 	direction := uint8(0)
 	word(r, "direction", &direction, directionWords)
 	x.out, x.in = directionWords[direction] != "in", directionWords[direction] != "out"
-	get(r, "local", &x.local, kindString, network)
-	get(r, "remote", &x.remote, kindString, network)
+	prefix := network
+	if x.action == sa.Protect {
+		prefix = subnet
+	}
+	get(r, "local", &x.local, networkMend, kindString, prefix)
+	get(r, "remote", &x.remote, networkMend, kindString, prefix)
 	p.ports(r, &x, p.protocol(r, &x))
 	integer(r, "priority", &x.priority, 0, maxPriority, "")
 	r.done()
 
 	if x.local.IsValid() && x.remote.IsValid() && x.local.Addr().Is4() != x.remote.Addr().Is4() {
-		r.fail("remote", &problem{fmt.Sprintf("%v is %s, and local %v is %s", x.remote, family(x.remote.Addr()), x.local, family(x.local.Addr())), "write two policies, one per family", ErrConflict})
+		r.fail("remote", &problem{fmt.Sprintf("%v is %s, and local %v is %s", x.remote, family(x.remote.Addr()), x.local, family(x.local.Addr())), "write two policies, one per family, or both of one family", ErrConflict})
 	}
 	switch {
 	case x.action == sa.Protect:
 		r.require("tunnel", "write the name of the tunnel that protects this traffic")
-		if x.tunnel != "" {
+		if named {
 			p.asked = append(p.asked, tunnelRef{r, x.tunnel})
 		}
 	case r.has("tunnel") && r.has("action"):
@@ -177,7 +181,12 @@ func (p *policies) read(r *reader, names map[string]int) {
 // protocol reads the protocol, by name or number, into the rule. The result has ports or ICMP types if that protocol does, and
 // is nil if there is a mistake.
 func (p *policies) protocol(r *reader, x *rule) *protocol {
-	v := r.take("protocol", kindString, kindInteger)
+	names := []string{"any"}
+	for _, q := range protocols {
+		names = append(names, q.name)
+	}
+	mend := "write " + orList(names) + ", or a number from 1 to 255 without quotes"
+	v := r.take("protocol", mend, kindString, kindInteger)
 	if v == nil {
 		if r.has("protocol") {
 			return nil
@@ -185,9 +194,8 @@ func (p *policies) protocol(r *reader, x *rule) *protocol {
 		return &protocol{}
 	}
 	if text := string(v.text); v.kind == kindInteger {
-		n, pr := number(v, 1, 255, "")
+		n, pr := number(v, 1, 255, mend)
 		if pr != nil {
-			pr.mend += `, or "any"`
 			r.fail("protocol", pr)
 			return nil
 		}
@@ -195,11 +203,7 @@ func (p *policies) protocol(r *reader, x *rule) *protocol {
 	} else if text != "any" {
 		s, err := sa.ParseSelector("proto " + text)
 		if err != nil || strings.ContainsAny(text, " \t\n") {
-			names := []string{"any"}
-			for _, q := range protocols {
-				names = append(names, q.name)
-			}
-			pr := bad(show(text)+" is no protocol", "write "+orList(names)+", or a number from 1 to 255")
+			pr := bad(show(text)+" is no protocol", mend)
 			if near := nearest(text, names); near != "" {
 				pr.mend = fmt.Sprintf("perhaps %q is meant; %s", near, pr.mend)
 			}
@@ -234,7 +238,8 @@ func (p *policies) ports(r *reader, x *rule, proto *protocol) {
 		name string
 		dst  *sa.PortRange
 	}{{"local_ports", &x.localPorts}, {"remote_ports", &x.remotePorts}} {
-		v := r.take(k.name, kindString, kindInteger)
+		const mend = `write one such as "443" or "1000-2000", from 1 to 65535, or "opaque" for later fragments; for any port leave it out`
+		v := r.take(k.name, mend, kindString, kindInteger)
 		if v == nil {
 			continue
 		}
@@ -257,12 +262,13 @@ func (p *policies) ports(r *reader, x *rule, proto *protocol) {
 		switch {
 		case string(v.text) == "opaque":
 			*k.dst = sa.Opaque
-		case errA != nil || errB != nil || b == 0:
-			r.fail(k.name, bad(show(string(v.text))+" is not a port or a range of ports",
-				`write one such as "443" or "1000-2000", from 1 to 65535, or "opaque" for later fragments; for any port leave it out`))
+		case a == 0 && b == math.MaxUint16:
+			// Any port, as it is written elsewhere.
+		case errA != nil || errB != nil || a == 0 || b == 0:
+			r.fail(k.name, bad(show(string(v.text))+" is not a port or a range of ports", mend))
 		case a > b:
 			r.fail(k.name, bad(fmt.Sprintf("the range %d-%d ends before it begins", a, b), fmt.Sprintf(`write "%d-%d"`, b, a)))
-		case a <= 1 && b == math.MaxUint16:
+		case a == 1 && b == math.MaxUint16:
 			// Any port: later fragments, whose ports nobody knows, are meant too then.
 		default:
 			*k.dst = sa.PortRange{Lo: uint16(a), Hi: uint16(b)}
@@ -297,7 +303,10 @@ func (p *policies) finish() {
 		for _, t := range p.c.Tunnels {
 			names = append(names, t.Name)
 		}
-		mend := "write [[tunnel]] with this name"
+		mend := "write the name of a [[tunnel]], or a [[tunnel]] with this name"
+		if identifier(ref.name) != "" {
+			mend = "write the name of a [[tunnel]]"
+		}
 		if near := nearest(ref.name, names); near != "" {
 			mend = fmt.Sprintf("perhaps %q is meant", near)
 		}
@@ -315,6 +324,32 @@ func (p *policies) finish() {
 	}
 	p.overlaps()
 	p.bypasses()
+	p.peersInside()
+}
+
+// peersInside warns of a peer whose outer address is among those that its own tunnel protects. The gateway's ESP goes past the
+// tunnel all the same, which is what makes 0.0.0.0/0 possible; but nothing else that is sent to the peer does, such as IKE or
+// a login to mend things. Whoever protects everything, or the peer's address alone, means that.
+func (p *policies) peersInside() {
+	for _, q := range p.c.Policies {
+		if q.Action != sa.Protect || q.Dir != sa.Out {
+			continue
+		}
+		t := p.c.Tunnel(q.Tunnel)
+		if t == nil {
+			continue // a mistake that is told elsewhere
+		}
+		peer := t.Remote
+		if !peer.IsValid() || !q.Sel.Dst.Contains(peer) || q.Sel.Dst.Bits() == 0 || q.Sel.Dst.IsSingleIP() {
+			continue
+		}
+		if slices.ContainsFunc(p.c.Policies, func(b *Policy) bool { return b.Action == sa.Bypass && b.Dir == sa.Out && b.Sel.Dst.Contains(peer) }) {
+			continue
+		}
+		p.l.warnings = append(p.l.warnings, Warning{q.Pos, q.key, fmt.Sprintf(
+			"the peer's own address %v is in %v: what is sent to it goes through its tunnel too, ESP aside; a [[policy]] with action = \"bypass\" and remote = \"%v/%d\" keeps it outside",
+			peer, q.Sel.Dst, peer, peer.BitLen())})
+	}
 }
 
 // families fills in the addresses that a rule leaves open: of the family of the other side, or of both.
@@ -494,17 +529,25 @@ func (p *policies) bypasses() {
 			switch bypassFirst := b.Priority < q.Priority; {
 			case past && !bypassFirst:
 				reported[b.Pos] = true
+				mend := fmt.Sprintf("write priority = %d or less if the traffic is to go in clear, or remove the bypass", q.Priority-1)
+				if q.Priority == 0 {
+					mend = fmt.Sprintf("give the other a priority above %d if the traffic is to go in clear, or remove the bypass", b.Priority)
+				}
 				p.l.errs = append(p.l.errs, &Error{
 					Pos: b.Pos, Key: b.key, Class: ErrConflict,
 					What: fmt.Sprintf("its route to %v leads past the policy %v (%s) at %v, whose priority %d is before its %d", b.Sel.Dst, q.Sel, effect(q), q.Pos, q.Priority, b.Priority),
-					Mend: fmt.Sprintf("write priority = %d or less if the traffic is to go in clear, or remove the bypass", max(q.Priority-1, 0)),
+					Mend: mend,
 				})
 			case !past && bypassFirst:
 				reported[b.Pos] = true
+				mend := "write a more specific remote"
+				if q.Priority < maxPriority {
+					mend += fmt.Sprintf(", or priority = %d or more", q.Priority+1)
+				}
 				p.l.errs = append(p.l.errs, &Error{
 					Pos: b.Pos, Key: b.key, Class: ErrConflict,
 					What: fmt.Sprintf("its priority %d is before the %d of the policy %v (%s) at %v, but its route to %v is not more specific", b.Priority, q.Priority, q.Sel, effect(q), q.Pos, b.Sel.Dst),
-					Mend: "write a more specific remote, or a priority behind the other",
+					Mend: mend,
 				})
 			}
 		}

@@ -46,8 +46,8 @@ func (l *loader) fail(off int, key string, p *problem) {
 	l.errs = append(l.errs, &Error{Pos: l.doc.pos(off), Key: key, What: p.what, Mend: p.mend, Class: p.class})
 }
 
-// take returns the value of a key if it is there and of the wanted kind. A wrong kind is noted.
-func (r *reader) take(name string, want ...kind) *value {
+// take returns the value of a key if it is there and of the wanted kind. A wrong kind is noted, with how to write it rightly.
+func (r *reader) take(name, mend string, want ...kind) *value {
 	r.asked = append(r.asked, name)
 	e := r.t.get(name)
 	if e == nil {
@@ -58,33 +58,23 @@ func (r *reader) take(name string, want ...kind) *value {
 	if slices.Contains(want, e.val.kind) {
 		return e.val
 	}
-	r.l.fail(e.val.off, key, wrongKind(key, e.val.kind, want...))
+	r.l.fail(e.val.off, key, wrongKind(e.val.kind, mend, want...))
 	return nil
 }
 
 // wrongKind is the mistake of a value of kind is where one of the others is wanted.
-func wrongKind(key string, is kind, want ...kind) *problem {
+func wrongKind(is kind, mend string, want ...kind) *problem {
 	names := make([]string, len(want))
 	for i, k := range want {
 		names[i] = k.String()
 	}
-	wanted := strings.Join(names, " or ")
-	mend := "write " + wanted
-	switch scalar := is != kindTable && is != kindArray; {
-	case want[0] == kindString && scalar:
-		mend = `write it in quotes: "…"`
-	case want[0] == kindArray && is == kindString:
-		mend = `write it in brackets: ["…"]`
-	case want[0] == kindTable:
-		mend = "begin it with a line [" + key + "]"
-	}
-	return &problem{"it is " + is.String() + ", not " + wanted, mend, ErrType}
+	return &problem{"it is " + is.String() + ", not " + strings.Join(names, " or "), mend, ErrType}
 }
 
 // get reads a key into dst. An absent key leaves dst as it is, which is the default. The result says whether the key is there
 // and good.
-func get[T any](r *reader, name string, dst *T, want kind, conv func(v *value) (T, *problem)) bool {
-	v := r.take(name, want)
+func get[T any](r *reader, name string, dst *T, mend string, want kind, conv func(v *value) (T, *problem)) bool {
+	v := r.take(name, mend, want)
 	if v == nil {
 		return false
 	}
@@ -122,13 +112,13 @@ func (r *reader) warn(name, format string, args ...any) {
 	r.l.warnings = append(r.l.warnings, Warning{r.l.doc.pos(r.at(name)), join(r.path, name), fmt.Sprintf(format, args...)})
 }
 
-// str reads a string, which check may refuse (check may be nil).
-func (r *reader) str(name string, dst *string, check func(string) *problem) bool {
-	return get(r, name, dst, kindString, func(v *value) (string, *problem) {
+// str reads a string. check, which may be nil, says what is wrong with it, and mend how to write it rightly.
+func (r *reader) str(name string, dst *string, mend string, check func(string) string) bool {
+	return get(r, name, dst, mend, kindString, func(v *value) (string, *problem) {
 		s := string(v.text)
 		if check != nil {
-			if p := check(s); p != nil {
-				return "", p
+			if what := check(s); what != "" {
+				return "", bad(what, mend)
 			}
 		}
 		return s, nil
@@ -136,33 +126,45 @@ func (r *reader) str(name string, dst *string, check func(string) *problem) bool
 }
 
 func (r *reader) boolean(name string, dst *bool) bool {
-	return get(r, name, dst, kindBool, func(v *value) (bool, *problem) { return string(v.text) == "true", nil })
+	return get(r, name, dst, "write true or false, without quotes", kindBool, func(v *value) (bool, *problem) { return string(v.text) == "true", nil })
 }
 
 // integer reads an integer of any width within bounds. unit is what it counts, for the error.
 func integer[T ~int | ~uint8 | ~uint16 | ~uint32 | ~uint64](r *reader, name string, dst *T, lo, hi int64, unit string) bool {
-	return get(r, name, dst, kindInteger, func(v *value) (T, *problem) {
-		n, p := number(v, lo, hi, unit)
+	return integerMend(r, name, dst, lo, hi, bounds(lo, hi, unit))
+}
+
+// integerMend is integer with a text of its own on what can be written.
+func integerMend[T ~int | ~uint8 | ~uint16 | ~uint32 | ~uint64](r *reader, name string, dst *T, lo, hi int64, mend string) bool {
+	return get(r, name, dst, mend, kindInteger, func(v *value) (T, *problem) {
+		n, p := number(v, lo, hi, mend)
 		return T(n), p
 	})
 }
 
-func number(v *value, lo, hi int64, unit string) (int64, *problem) {
-	n, err := strconv.ParseInt(strings.ReplaceAll(string(v.text), "_", ""), intBase(v.text), 64)
-	if err == nil && n >= lo && n <= hi {
-		return n, nil
-	}
+// bounds says in which range a number must be.
+func bounds(lo, hi int64, unit string) string {
 	if unit != "" {
 		unit = " " + unit
 	}
-	what := "it is out of range"
-	if err == nil {
-		what = fmt.Sprintf("%d is out of range", n)
-	}
 	if hi == math.MaxInt64 {
-		return 0, bad(what, fmt.Sprintf("write %d or more%s", lo, unit))
+		return fmt.Sprintf("write %d or more%s", lo, unit)
 	}
-	return 0, bad(what, fmt.Sprintf("write %d to %d%s", lo, hi, unit))
+	return fmt.Sprintf("write %d to %d%s", lo, hi, unit)
+}
+
+// number converts an integer and checks its bounds, of which mend tells.
+func number(v *value, lo, hi int64, mend string) (int64, *problem) {
+	n, err := strconv.ParseInt(strings.ReplaceAll(string(v.text), "_", ""), intBase(v.text), 64)
+	switch {
+	case err != nil && len(v.text) > maxShown:
+		return 0, bad("it is out of range", mend)
+	case err != nil:
+		return 0, bad(string(v.text)+" is out of range", mend)
+	case n < lo || n > hi:
+		return 0, bad(fmt.Sprintf("%d is out of range", n), mend)
+	}
+	return n, nil
 }
 
 // intBase is 10 unless the number has a prefix: strconv's base 0 would take TOML's refused 010 for an octal number.
@@ -175,21 +177,33 @@ func intBase(text []byte) int {
 
 // duration reads a Go duration, such as "90s" or "8h".
 func (r *reader) duration(name string, dst *time.Duration, lo, hi time.Duration) bool {
-	return get(r, name, dst, kindString, func(v *value) (time.Duration, *problem) {
+	mend := fmt.Sprintf(`write a number with its unit, in quotes: "0s" for none, or "%s" to "%s"`, short(lo), short(hi))
+	return get(r, name, dst, mend, kindString, func(v *value) (time.Duration, *problem) {
 		x, err := time.ParseDuration(string(v.text))
 		if err != nil {
-			return 0, bad(show(string(v.text))+" is not a duration", `write a number with its unit, such as "20s", "15m" or "8h"`)
+			return 0, bad(show(string(v.text))+" is not a duration", mend)
 		}
 		if x != 0 && (x < lo || x > hi) {
-			return 0, bad(fmt.Sprintf("%v is out of range", x), fmt.Sprintf(`write "0s" for none, or %v to %v`, lo, hi))
+			return 0, bad(short(x)+" is out of range", mend)
 		}
 		return x, nil
 	})
 }
 
+// short is a duration without the zeros at its end: 1h for 1h0m0s.
+func short(d time.Duration) string {
+	s := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(s, zero) {
+			s = s[:len(s)-2]
+		}
+	}
+	return s
+}
+
 // word reads one of a table's words. words is indexed by the value.
 func word[T ~uint8](r *reader, name string, dst *T, words []string) bool {
-	return get(r, name, dst, kindString, func(v *value) (T, *problem) {
+	return get(r, name, dst, "write "+orList(words), kindString, func(v *value) (T, *problem) {
 		if i := slices.Index(words, string(v.text)); i >= 0 {
 			return T(i), nil
 		}
@@ -220,16 +234,19 @@ func orList(words []string) string {
 	return b.String()
 }
 
-// address reads an address of a host: no zone, no IPv4 in IPv6's clothes, no multicast, not unspecified.
+const addressMend = `write one such as "192.0.2.1" or "2001:db8::1", without a prefix length; names are not looked up`
+
+// address reads an outer address: no zone, so not a link-local one of IPv6; no IPv4 in IPv6's clothes, no multicast, not
+// unspecified.
 func (r *reader) address(name string, dst *netip.Addr) bool {
-	return get(r, name, dst, kindString, func(v *value) (netip.Addr, *problem) {
+	return get(r, name, dst, addressMend, kindString, func(v *value) (netip.Addr, *problem) {
 		s := string(v.text)
 		a, err := netip.ParseAddr(s)
 		switch {
 		case err != nil:
-			return a, bad(show(s)+" is not an IP address", `write one such as "192.0.2.1" or "2001:db8::1", without a prefix length; names are not looked up`)
-		case a.Zone() != "":
-			return a, bad(show(s)+" has a zone", "use an address that is unique without one: link-local addresses cannot carry a tunnel")
+			return a, bad(show(s)+" is not an IP address", addressMend)
+		case a.Zone() != "" || a.Is6() && a.IsLinkLocalUnicast():
+			return a, bad(show(s)+" is good on one link only, and a tunnel's outer address has no zone that would say on which", `write a global or unique local address, such as "2001:db8::1" or "fd00::1"`)
 		case a.Is4In6():
 			return a, bad(show(s)+" is an IPv4 address in IPv6 form", "write "+strconv.Quote(a.Unmap().String()))
 		case a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
@@ -239,18 +256,24 @@ func (r *reader) address(name string, dst *netip.Addr) bool {
 	})
 }
 
+const networkMend = `write one such as "10.1.0.0/16" or "2001:db8:1::/48"`
+
 // network reads one prefix without host bits.
 func network(v *value) (netip.Prefix, *problem) {
 	s := string(v.text)
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
-		if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" && !a.Is4In6() {
 			return p, bad(show(s)+" has no prefix length", fmt.Sprintf(`write "%s/%d" for this address alone`, a, a.BitLen()))
 		}
-		return p, bad(show(s)+" is not a prefix", `write one such as "10.1.0.0/16" or "2001:db8:1::/48"`)
+		return p, bad(show(s)+" is not a prefix", networkMend)
 	}
 	if p.Addr().Is4In6() {
-		return p, bad(show(s)+" is an IPv4 prefix in IPv6 form", "write it as IPv4")
+		mend := networkMend
+		if p.Bits() >= 96 {
+			mend = "write " + strconv.Quote(netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Masked().String())
+		}
+		return p, bad(show(s)+" is an IPv4 prefix in IPv6 form", mend)
 	}
 	if p.Masked() != p {
 		return p, bad(show(s)+" has bits set beyond its prefix length", "write "+strconv.Quote(p.Masked().String())+" for the network")
@@ -258,15 +281,66 @@ func network(v *value) (netip.Prefix, *problem) {
 	return p, nil
 }
 
+// untunnelled are the addresses that never go through a tunnel: those of this host itself, those of one link, and groups. A
+// shorter prefix that has some of them among others, such as 0.0.0.0/0, is good: the kernel keeps them out of it.
+var untunnelled = []struct {
+	prefix netip.Prefix
+	why    string
+}{
+	{netip.MustParsePrefix("127.0.0.0/8"), "loopback addresses never leave a host"},
+	{netip.MustParsePrefix("::1/128"), "the loopback address never leaves a host"},
+	{netip.MustParsePrefix("224.0.0.0/4"), "it holds multicast groups, and tunnels carry unicast"},
+	{netip.MustParsePrefix("ff00::/8"), "it holds multicast groups, and tunnels carry unicast"},
+	{netip.MustParsePrefix("255.255.255.255/32"), "the broadcast address is for one link only"},
+	{netip.MustParsePrefix("fe80::/10"), "link-local addresses are good on one link only"},
+}
+
+// tunnelled refuses a prefix that no tunnel can carry.
+func tunnelled(p netip.Prefix) *problem {
+	for _, u := range untunnelled {
+		if u.prefix.Bits() <= p.Bits() && u.prefix.Contains(p.Addr()) {
+			return bad(p.String()+" cannot go through a tunnel: "+u.why, "write the networks behind the gateways, such as \"10.1.0.0/16\" or \"2001:db8:1::/48\"")
+		}
+	}
+	return nil
+}
+
+// subnet reads one prefix that a tunnel can carry.
+func subnet(v *value) (netip.Prefix, *problem) {
+	p, problem := network(v)
+	if problem == nil {
+		problem = tunnelled(p)
+	}
+	return p, problem
+}
+
+const interfaceMend = `write an address with the prefix length of its network, such as "10.255.0.1/32"`
+
 // interfaceAddress reads an address with the prefix length of its network, as an interface has it.
 func interfaceAddress(v *value) (netip.Prefix, *problem) {
 	s := string(v.text)
 	p, err := netip.ParsePrefix(s)
-	switch {
-	case err != nil:
-		return p, bad(show(s)+" is not an address with a prefix length", `write one such as "10.255.0.1/32"`)
-	case p.Addr().Is4In6() || p.Addr().IsUnspecified() || p.Addr().IsMulticast():
-		return p, bad(show(s)+" is not the address of one host", `write one such as "10.255.0.1/32"`)
+	if err != nil {
+		if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" && !a.Is4In6() && !a.IsUnspecified() && !a.IsMulticast() {
+			return p, bad(show(s)+" has no prefix length", fmt.Sprintf(`write "%s/%d" for this address alone`, a, a.BitLen()))
+		}
+		return p, bad(show(s)+" is not an address with a prefix length", interfaceMend)
+	}
+	a := p.Addr()
+	if a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() {
+		return p, bad(show(s)+" is not the address of one host", interfaceMend)
+	}
+	// With one or no bit for hosts both addresses are (RFC 3021, RFC 6164).
+	if hosts := a.BitLen() - p.Bits(); hosts >= 2 {
+		mend := fmt.Sprintf(`write "%v/%d", or "%v/%d" for this address alone`, p.Masked().Addr().Next(), p.Bits(), a, a.BitLen())
+		switch {
+		case a == p.Masked().Addr() && a.Is4():
+			return p, bad(show(s)+" is the network itself, and not a host in it", mend)
+		case a == p.Masked().Addr():
+			return p, bad(show(s)+" is the address of every router of the network (RFC 4291 section 2.6.1), and not a host in it", mend)
+		case a.Is4() && !p.Contains(a.Next()):
+			return p, bad(show(s)+" is the broadcast address of its network", mend)
+		}
 	}
 	return p, nil
 }
@@ -277,9 +351,9 @@ type placed[T any] struct {
 	off int
 }
 
-// list reads a list of strings, each through conv. Equal elements are refused.
-func list[T comparable](r *reader, name string, conv func(v *value) (T, *problem)) []placed[T] {
-	v := r.take(name, kindArray)
+// list reads a list of strings, each through conv. Equal elements are refused. example is an element.
+func list[T comparable](r *reader, name, example string, conv func(v *value) (T, *problem)) []placed[T] {
+	v := r.take(name, fmt.Sprintf("write a list in brackets: [%q]", example), kindArray)
 	if v == nil {
 		return nil
 	}
@@ -289,7 +363,7 @@ func list[T comparable](r *reader, name string, conv func(v *value) (T, *problem
 	for i, item := range v.items {
 		at := fmt.Sprintf("%s[%d]", key, i+1)
 		if item.kind != kindString {
-			r.l.fail(item.off, at, wrongKind(at, item.kind, kindString))
+			r.l.fail(item.off, at, wrongKind(item.kind, fmt.Sprintf("write it in quotes, such as %q", example), kindString))
 			continue
 		}
 		x, p := conv(item)
@@ -310,7 +384,7 @@ func list[T comparable](r *reader, name string, conv func(v *value) (T, *problem
 // sub returns the reader of a table within this one; of an empty one, at this table's place, if it is not written.
 func (r *reader) sub(name string) *reader {
 	s := r.l.reader(&table{off: r.t.off}, join(r.path, name), join(r.shape, name))
-	if v := r.take(name, kindTable); v != nil {
+	if v := r.take(name, fmt.Sprintf("write a line [%s] instead, and its keys below it", s.shape), kindTable); v != nil {
 		s.t, s.written = v.table, true
 	}
 	return s
@@ -325,7 +399,7 @@ func (r *reader) each(name string) []*table {
 	}
 	key := join(r.path, name)
 	r.l.places[key] = r.l.doc.pos(e.off)
-	wrong := &problem{"it is " + e.val.kind.String() + ", not a list of tables", "begin each with a line [[" + key + "]]", ErrType}
+	wrong := &problem{"it is " + e.val.kind.String() + ", not a list of tables", "write a line [[" + key + "]] for each instead, and its keys below it", ErrType}
 	if e.val.kind != kindArray {
 		r.l.fail(e.val.off, key, wrong)
 		return nil
@@ -361,9 +435,9 @@ type unknownKey struct {
 
 func (l *loader) reportUnknown(known map[string][]string) {
 	for _, u := range l.unknown {
-		what := "there is no key " + show(u.e.name)
+		what := "there is no key " + showName(u.e.name)
 		if u.e.val.kind == kindTable {
-			what = "there is no table " + show(u.e.name)
+			what = "there is no table " + showName(u.e.name)
 		}
 		if u.r.shape != "" {
 			what += " in " + u.r.shape
@@ -376,7 +450,7 @@ func (l *loader) reportUnknown(known map[string][]string) {
 		} else {
 			mend = "keys here: " + strings.Join(u.r.asked, ", ")
 		}
-		l.errs = append(l.errs, &Error{Pos: l.doc.pos(u.e.off), Key: join(u.r.path, hide(u.e.name)), What: what, Mend: mend, Class: ErrUnknown})
+		l.errs = append(l.errs, &Error{Pos: l.doc.pos(u.e.off), Key: join(u.r.path, nameOf(u.e.name)), What: what, Mend: mend, Class: ErrUnknown})
 	}
 }
 
@@ -441,40 +515,36 @@ func edits(a, b string) int {
 // Quote quotes a value of the configuration for a message, and cuts what is longer than a line.
 func Quote(s string) string { return show(s) }
 
-// show quotes a piece of the document for an error message; see hide.
+// maxShown is how much of a value a message shows, in bytes.
+const maxShown = 64
+
+// show quotes a value of the document for an error message. Values of settings that hold keys, or name their files, are never
+// shown, whatever they look like; all others are.
 func show(s string) string {
-	if h := hide(s); h != s {
-		return h
-	}
-	if len(s) > 64 {
-		return strconv.Quote(s[:64]) + "…"
+	if len(s) > maxShown {
+		return strconv.Quote(s[:maxShown]) + "…"
 	}
 	return strconv.Quote(s)
 }
 
-// hide returns s, or a description if s may be key material that stands in a wrong place: a key pasted where a name, a path
-// or an address belongs must not reach a log through the error about it.
-func hide(s string) string {
-	if _, err := netip.ParseAddr(s); err == nil {
-		return s
-	}
-	if _, err := netip.ParsePrefix(s); err == nil {
-		return s
-	}
-	digits, run := 0, 0
-	for i := range len(s) {
-		switch {
-		case isHex(s[i]):
-			run++
-			digits = max(digits, run)
-		case strings.IndexByte(":-_. \t\n\r", s[i]) < 0:
-			run = 0
-		}
-	}
-	if digits >= 16 {
-		return fmt.Sprintf("(%d characters, not shown: they look like a key)", len(s))
+// maxName is longer than the name of any setting, and shorter than any key in hexadecimal digits.
+const maxName = 24
+
+// nameOf returns the name of a key of the document for a message, or a description if it is none that there could be: a key
+// of an SA may have been pasted there.
+func nameOf(s string) string {
+	if len(s) > maxName {
+		return fmt.Sprintf("(%d characters)", len(s))
 	}
 	return s
+}
+
+// showName is nameOf in quotes.
+func showName(s string) string {
+	if n := nameOf(s); n != s {
+		return n
+	}
+	return strconv.Quote(s)
 }
 
 func isHex(c byte) bool {
