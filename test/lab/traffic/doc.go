@@ -14,4 +14,5 @@
 //	latency.go   distributions
 //	cpu.go       processor time
 //	drops.go     packets for which a socket had no room
+//	lost.go      where on the way packets were lost
 package traffic

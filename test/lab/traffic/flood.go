@@ -16,6 +16,7 @@ type Flood struct {
 	rx    *Receiver
 	trial uint16
 	pids  []int
+	where []Counters
 }
 
 // floodPort is the source port of a flood.
@@ -31,8 +32,11 @@ func NewFlood(ctx context.Context, row *lab.Row, v6 bool, size int, pids ...int)
 	if err != nil {
 		return nil, errors.Join(err, rx.Close())
 	}
-	return &Flood{tx: tx, rx: rx, pids: pids}, nil
+	return &Flood{tx: tx, rx: rx, pids: pids, where: []Counters{KernelCounters(row)}}, nil
 }
+
+// Count adds counters that trials read besides the kernel's, to tell where packets were lost.
+func (f *Flood) Count(more ...Counters) { f.where = append(f.where, more...) }
 
 // Close closes the sockets.
 func (f *Flood) Close() error { return errors.Join(f.tx.Close(), f.rx.Close()) }
@@ -43,8 +47,9 @@ type Trial struct {
 	Sent  uint64
 	Wall  time.Duration // of sending
 	Received
-	CPU     CPU  // of the processes, over Wall
-	Aborted bool // ended early, since the loss allowed was used up
+	CPU     CPU    // of the processes, over Wall
+	Aborted bool   // ended early, since the loss allowed was used up
+	LostAt  []Lost // by the counters on the way, which may also have counted packets that are not the flood's
 }
 
 // Offered is the rate that was really sent, in packets/s.
@@ -81,6 +86,10 @@ func (f *Flood) Trial(ctx context.Context, rate float64, d time.Duration, maxLos
 	f.trial++
 	f.rx.Begin(f.trial, uint64(limit*(d+time.Second).Seconds()))
 	t := Trial{Asked: rate}
+	lostBefore, err := read(f.where)
+	if err != nil {
+		return t, err
+	}
 	before, err := ProcessCPU(f.pids...)
 	if err != nil {
 		return t, err
@@ -107,7 +116,9 @@ func (f *Flood) Trial(ctx context.Context, rate float64, d time.Duration, maxLos
 		return t, err
 	}
 	t.Received = f.rx.Count()
-	return t, nil
+	lostAfter, err := read(f.where)
+	t.LostAt = lostBetween(lostBefore, lostAfter)
+	return t, err
 }
 
 // watch stops a trial that has lost more than it may.
@@ -156,23 +167,25 @@ type SearchOptions struct {
 	Precision float64       // the search ends when the bracket is narrower than this fraction
 	Probe     time.Duration // length of a trial of the search
 	Confirm   time.Duration // length of the trial whose result counts
-	Budget    time.Duration // for all trials but the last
+	Budget    time.Duration // for all trials before the first that may count
 }
 
 // SearchResult is the highest rate found.
 type SearchResult struct {
 	Trial
-	Trials int
+	Tried []Trial // all, in order; the last one is Trial
 	// Bracketed: a rate not much higher was tried and failed. Otherwise the time was up, or the generator gave no more.
 	Bracketed        bool
 	GeneratorLimited bool
 }
 
-// Search finds the highest rate at which no more than MaxLoss of the packets are lost: it doubles until that fails, halves the
-// bracket, and then confirms in a longer trial, lower each time that fails. It returns ErrSearch, with the last
-// trial, if no rate was confirmed.
+// Search finds the highest rate at which no more than MaxLoss of the packets are lost (RFC 2544, 26.1): it doubles until that fails, halves the
+// bracket, and then confirms in a longer trial, lower each time that fails. If that goes on for too long, the last trial goes its whole length
+// whatever it loses, and is returned with ErrSearch.
 func (f *Flood) Search(ctx context.Context, o SearchOptions) (SearchResult, error) {
-	return search(o, time.Now, func(rate float64, d time.Duration) (Trial, error) { return f.Trial(ctx, rate, d, o.MaxLoss) })
+	return search(o, time.Now, func(rate float64, d time.Duration, maxLoss float64) (Trial, error) {
+		return f.Trial(ctx, rate, d, maxLoss)
+	})
 }
 
 const (
@@ -184,18 +197,27 @@ const (
 	patience = 2
 )
 
-// confirmations are the fractions of the rate found at which it is confirmed, one after the other until one holds.
-var confirmations = [...]float64{1, 0.93, 0.8, 0.6}
+const (
+	// confirmTrials and confirmLengths bound the trials that confirm: their number, and the time after which one more is the last.
+	confirmTrials  = 10
+	confirmLengths = 2
+)
 
-func search(o SearchOptions, now func() time.Time, try func(rate float64, d time.Duration) (Trial, error)) (SearchResult, error) {
+func search(o SearchOptions, now func() time.Time, attempt func(rate float64, d time.Duration, maxLoss float64) (Trial, error)) (SearchResult, error) {
 	var r SearchResult
+	try := func(rate float64, d time.Duration, maxLoss float64) (t Trial, err error) {
+		if t, err = attempt(rate, d, maxLoss); err == nil {
+			r.Trial = t
+			r.Tried = append(r.Tried, t)
+		}
+		return t, err
+	}
 	deadline := now().Add(o.Budget)
 	probe := func(rate float64) (t Trial, carried bool, err error) {
 		for range 2 {
-			if t, err = try(rate, o.Probe); err != nil {
+			if t, err = try(rate, o.Probe, o.MaxLoss); err != nil {
 				return t, false, err
 			}
-			r.Trials++
 			if carried = t.Loss() <= o.MaxLoss; carried || t.Loss() > hiccup || !now().Before(deadline) {
 				break
 			}
@@ -237,21 +259,32 @@ func search(o SearchOptions, now func() time.Time, try func(rate float64, d time
 	if lo == 0 {
 		lo = o.Lowest
 	}
-	for _, lower := range confirmations {
-		rate := lo * lower
-		if rate < o.Lowest {
-			break
+	deadline = now().Add(confirmLengths * o.Confirm)
+	for rate, n := lo, 1; ; n++ {
+		// The last one is not cut short: what it lost is to be true of its whole length.
+		last, mayLose := n == confirmTrials || rate <= o.Lowest || !now().Before(deadline), o.MaxLoss
+		if last {
+			mayLose = 1
 		}
-		t, err := try(rate, o.Confirm)
+		t, err := try(rate, o.Confirm, mayLose)
 		if err != nil {
 			return r, err
 		}
-		r.Trials++
-		r.Trial = t
 		if t.Loss() <= o.MaxLoss {
 			return r, nil
 		}
-		r.GeneratorLimited = false
+		if r.GeneratorLimited = false; last {
+			return r, fmt.Errorf("%w (%.2g %%)", ErrSearch, 100*o.MaxLoss)
+		}
+		rate = max(lower(rate, t), o.Lowest)
 	}
-	return r, fmt.Errorf("%w (%.2g %%)", ErrSearch, 100*o.MaxLoss)
+}
+
+// lower is the rate to confirm after a trial that lost too much: a little less where it lost a little, and else somewhat less than what
+// came through, which in a trial cut short by a stall is no measure of more than half.
+func lower(rate float64, t Trial) float64 {
+	if t.Loss() <= hiccup {
+		return 0.93 * rate
+	}
+	return min(max(0.95*t.Delivered(), rate/2), 0.8*rate)
 }

@@ -19,7 +19,7 @@ type device struct {
 	lowest         float64 // of the rates tried
 }
 
-func (d *device) try(rate float64, length time.Duration) (Trial, error) {
+func (d *device) try(rate float64, length time.Duration, _ float64) (Trial, error) {
 	d.clock = d.clock.Add(length + 50*time.Millisecond)
 	d.lowest = min(d.lowest, rate)
 	sent := min(rate, d.most)
@@ -85,8 +85,8 @@ func TestSearchHiccup(t *testing.T) {
 	d := &device{capacity: 300e3, most: math.Inf(1)}
 	n := 0
 	d.confirm = searchOptions.Confirm
-	r, err := search(searchOptions, func() time.Time { return d.clock }, func(rate float64, length time.Duration) (Trial, error) {
-		tr, err := d.try(rate, length)
+	r, err := search(searchOptions, func() time.Time { return d.clock }, func(rate float64, length time.Duration, maxLoss float64) (Trial, error) {
+		tr, err := d.try(rate, length, maxLoss)
 		if n++; n == 3 {
 			tr.Unique -= tr.Unique / 20
 		}
@@ -97,12 +97,44 @@ func TestSearchHiccup(t *testing.T) {
 	}
 }
 
-// A confirmation that fails is tried again lower.
+// A confirmation that fails is tried again lower: half as high at most, and nearer where it lost little.
 func TestSearchBacksOff(t *testing.T) {
 	d := &device{capacity: 100e3, most: math.Inf(1), shy: 2}
 	r, err := d.search(searchOptions)
-	if err != nil || r.Offered() > 100e3*confirmations[2]*1.01 || r.Offered() < 100e3*confirmations[2]*0.9 {
-		t.Errorf("%.0f: %+v %v", r.Offered(), r, err)
+	if err != nil || r.Offered() > 100e3/4*1.01 || r.Offered() < 100e3/4*0.9 {
+		t.Errorf("%.0f: %v", r.Offered(), err)
+	}
+	for _, c := range []struct{ sent, got, want float64 }{{1000, 950, 930}, {1000, 800, 760}, {1000, 890, 800}, {1000, 100, 500}, {1000, 0, 500}} {
+		tr := Trial{Sent: uint64(c.sent), Wall: time.Second, Received: Received{Unique: uint64(c.got)}}
+		if got := lower(1000, tr); math.Abs(got-c.want) > 1 {
+			t.Errorf("after %.0f of %.0f: %.0f, want %.0f", c.got, c.sent, got, c.want)
+		}
+	}
+}
+
+// The last trial of a search that finds nothing goes its whole length whatever it loses; no other does, and all are told in order.
+func TestSearchLastTrialIsWhole(t *testing.T) {
+	d := &device{capacity: 100e3, most: math.Inf(1), shy: math.MaxInt}
+	d.confirm = searchOptions.Confirm
+	var mayLose []float64
+	r, err := search(searchOptions, func() time.Time { return d.clock }, func(rate float64, length time.Duration, maxLoss float64) (Trial, error) {
+		mayLose = append(mayLose, maxLoss)
+		return d.try(rate, length, maxLoss)
+	})
+	if !errors.Is(err, ErrSearch) {
+		t.Fatal(err)
+	}
+	for i, m := range mayLose {
+		if whole := m == 1; whole != (i == len(mayLose)-1) || !whole && m != searchOptions.MaxLoss {
+			t.Errorf("trial %d of %d may lose %v", i+1, len(mayLose), m)
+		}
+	}
+	if last := len(r.Tried) - 1; len(r.Tried) != len(mayLose) || r.Tried[last].Asked != r.Asked || r.Tried[0].Asked != searchOptions.Start {
+		t.Errorf("%d trials, %d told; the last %+v", len(mayLose), len(r.Tried), r.Trial)
+	}
+	// Two lengths, one more, and what was under way when they were over.
+	if spent := d.clock.Sub(time.Time{}); spent > searchOptions.Budget+5*searchOptions.Confirm {
+		t.Errorf("it took %v", spent)
 	}
 }
 
@@ -125,14 +157,14 @@ func TestSearchOutOfTime(t *testing.T) {
 	o := searchOptions
 	o.Budget = 2 * o.Probe
 	r, err := d.search(o)
-	if err != nil || r.Bracketed || r.GeneratorLimited || r.Offered() < 20e3 || r.Trials > 4 {
+	if err != nil || r.Bracketed || r.GeneratorLimited || r.Offered() < 20e3 || len(r.Tried) > 4 {
 		t.Errorf("%+v %v", r, err)
 	}
 }
 
 func TestSearchError(t *testing.T) {
 	broken := errors.New("broken")
-	_, err := search(searchOptions, time.Now, func(float64, time.Duration) (Trial, error) { return Trial{}, broken })
+	_, err := search(searchOptions, time.Now, func(float64, time.Duration, float64) (Trial, error) { return Trial{}, broken })
 	if !errors.Is(err, broken) {
 		t.Errorf("%v", err)
 	}

@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -93,6 +95,55 @@ func TestTrialAborts(t *testing.T) {
 	}
 	if r, err = f.Trial(t.Context(), 1000, 400*time.Millisecond, 1); err != nil || r.Aborted {
 		t.Errorf("aborted %v, %v", r.Aborted, err)
+	}
+}
+
+// What finds no room in a socket is found there, to the packet; other counters are added, and points that lost nothing are not told.
+func TestLostAt(t *testing.T) {
+	row := plainRow(t)
+	full, err := row.HostB.ListenPacket(t.Context(), "udp", netip.AddrPortFrom(row.EthB.Addr(false), 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	if err := full.(*net.UDPConn).SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	c, err := row.HostA.Dial(t.Context(), "udp", full.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	n := uint64(0)
+	counters := []Counters{KernelCounters(row), func() (map[Point]uint64, error) {
+		n += 3
+		return map[Point]uint64{{"gateway A", "no-policy"}: n, {"gateway B", "quiet"}: 7}, nil
+	}}
+	before, err := read(counters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sent = 200
+	for range sent {
+		if _, err := c.Write(make([]byte, 512)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // on a veth they are there when Write returns, or soon after
+	after, err := read(counters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := uint64(0)
+	full.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+	for b := make([]byte, 1024); ; got++ {
+		if _, _, err := full.ReadFrom(b); err != nil {
+			break
+		}
+	}
+	want := []Lost{{Point{"gateway A", "no-policy"}, 3}, {Point{"host B", "socket"}, sent - got}}
+	if lost := lostBetween(before, after); !slices.Equal(lost, want) || got == 0 || got == sent {
+		t.Errorf("%d of %d received, lost at %v, want %v", got, sent, lost, want)
 	}
 }
 

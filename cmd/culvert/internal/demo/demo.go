@@ -207,7 +207,7 @@ func (r *result) measureCulvert(parent context.Context, p *progress, row *lab.Ro
 		return err
 	}
 	p.done("ready")
-	m, err := measure(ctx, p, row, o, pair.pids())
+	m, err := measure(ctx, p, row, o, pair.pids(), pair.lost)
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // a gateway that died, or a signal, rather than what that broke
 	}

@@ -31,6 +31,11 @@ var update = flag.Bool("update", false, "write the golden files")
 func sample() *result {
 	row := func(n int, gbps, perGB float64) tcpRow { return tcpRow{n, gbps, perGB, perGB * gbps / 2, 4.001} }
 	udp := udpRow{Offered: 312.4, Delivered: 311.9, Loss: 0.0016, Within: true, Limit: limitTunnel, Reordered: 3, CPUPer: 3.21, OneWay: quantile{101.5, 480.2, 1200.9}}
+	udp.Sent, udp.Received, udp.Wall = 1249600, 1247600, 4
+	udp.LostAt = []lost{{"gateway A", "tun_queue", 1500}, {"gateway B", dataplane.CauseNoPolicy.String(), 300}, {"host B", "socket", 10}}
+	for _, x := range []struct{ kpps, loss float64 }{{20, 0}, {40, 0}, {80, 0}, {160, 0.00012}, {320, 0.0431}, {240, 0}, {280, 0.0031}, {300, 0.001}, {310, 0.0048}, {315, 0.0051}, {312.4, 0.0016}} {
+		udp.Tried = append(udp.Tried, tried{Asked: x.kpps, Offered: x.kpps, Delivered: round(x.kpps*(1-x.loss), 1), Loss: x.loss, Wall: 0.3, Early: x.loss > maxLoss})
+	}
 	r := &result{
 		Transform: "authenc(hmac(sha1),cbc(aes))", KeyBits: 128, ICVBits: 96, Link: "udp", Outer: 4, Inner: 4, Seconds: 4,
 		TCP: []tcpRow{row(1, 4.31, 1.24), row(4, 6.8, 1.02)}, UDP: udp,
@@ -50,6 +55,7 @@ func sample() *result {
 // The report as a person reads it, in the cases in which it says something else.
 func TestReport(t *testing.T) {
 	quiet := sample()
+	quiet.UDP.Received, quiet.UDP.Loss, quiet.UDP.LostAt = quiet.UDP.Sent, 0, nil
 	quiet.Gateways[0].Drops, quiet.Gateways[0].Kernel = map[string]uint64{}, kernelDrops{}
 
 	wire := sample()
@@ -111,6 +117,15 @@ func TestJSON(t *testing.T) {
 			Offered   float64 `json:"offered_kpps"`
 			Delivered float64 `json:"delivered_kpps"`
 			Loss      float64 `json:"loss"`
+			Sent      uint64  `json:"sent"`
+			LostAt    []struct {
+				Where, Cause string
+				Packets      uint64
+			} `json:"lost_at"`
+			Tried []struct {
+				Loss  float64 `json:"loss"`
+				Early bool    `json:"ended_early"`
+			} `json:"tried"`
 		} `json:"udp64"`
 		Latency  struct{ P50, P99, P999 float64 } `json:"latency_us"`
 		Gateways []struct {
@@ -139,6 +154,9 @@ func TestJSON(t *testing.T) {
 	if len(doc.Gateways) != 2 || doc.Gateways[0].Name != "A" || doc.Gateways[0].In != 12345678 || doc.Gateways[0].Out != 12345676 || doc.Gateways[0].Drops["no-policy"] != 2 || !doc.Gateways[0].Balanced {
 		t.Errorf("%+v", doc.Gateways)
 	}
+	if len(doc.UDP.Tried) != 11 || doc.UDP.Tried[4].Loss != 0.0431 || !doc.UDP.Tried[4].Early || doc.UDP.Sent != 1249600 || len(doc.UDP.LostAt) != 3 || doc.UDP.LostAt[0].Cause != "tun_queue" {
+		t.Errorf("%+v", doc.UDP)
+	}
 	if !bytes.Contains(b, []byte(`"drops":{}`)) {
 		t.Error("a gateway without drops has no object for them")
 	}
@@ -151,7 +169,10 @@ func TestRows(t *testing.T) {
 		t.Error(d)
 	}
 	s := traffic.SearchResult{Trial: traffic.Trial{Sent: 1000, Wall: time.Second, Received: traffic.Received{Unique: 998, Duplicates: 1, Reordered: 2}, CPU: traffic.CPU{User: 4990 * time.Microsecond}}}
-	want := udpRow{Offered: 1, Delivered: 1, Loss: 0.002, Within: true, Limit: limitTime, Duplicates: 1, Reordered: 2, CPUPer: 5}
+	want := udpRow{Offered: 1, Delivered: 1, Loss: 0.002, Within: true, Limit: limitTime, Duplicates: 1, Reordered: 2, CPUPer: 5,
+		Sent: 1000, Received: 998, Wall: 1, LostAt: []lost{{"gateway A", "tun_queue", 2}}, Tried: []tried{{1.2, 1, 0.5, 0.5, 0.5, true}}}
+	s.LostAt = []traffic.Lost{{Point: traffic.Point{Where: "gateway A", Cause: "tun_queue"}, Packets: 2}}
+	s.Tried = []traffic.Trial{{Asked: 1200, Sent: 500, Wall: time.Second / 2, Received: traffic.Received{Unique: 250}, Aborted: true}}
 	if d := cmp.Diff(want, newUDPRow(s, true)); d != "" {
 		t.Error(d)
 	}

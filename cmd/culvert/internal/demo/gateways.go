@@ -257,6 +257,23 @@ func (p gateways) spoken() (gatewaySpoken, error) {
 	return gatewaySpoken{s.Engine, s.Workers, s.TUN.MTU}, nil
 }
 
+// lost counts what the gateways have dropped so far, by their own causes.
+func (p gateways) lost() (map[traffic.Point]uint64, error) {
+	counts := map[traffic.Point]uint64{}
+	for _, g := range p {
+		s, err := g.client.Status()
+		if err != nil {
+			return nil, g.failure("no status", err)
+		}
+		for _, l := range s.Lanes {
+			for cause, n := range l.Drops {
+				counts[traffic.Point{Where: "gateway " + g.name, Cause: cause}] += n
+			}
+		}
+	}
+	return counts, nil
+}
+
 const idleLimit = 2 * time.Second
 
 // books asks both gateways for their counters when nothing is in flight any more.

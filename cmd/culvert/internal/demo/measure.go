@@ -28,8 +28,8 @@ type readings struct {
 	others  float64 // processors that other programs kept busy meanwhile
 }
 
-// measure drives a tunnel from host A to host B. pids are the processes that it is made of.
-func measure(ctx context.Context, p *progress, row *lab.Row, o *options, pids []int) (r readings, err error) {
+// measure drives a tunnel from host A to host B. pids are the processes that it is made of, and counters what they say of their losses.
+func measure(ctx context.Context, p *progress, row *lab.Row, o *options, pids []int, counters ...traffic.Counters) (r readings, err error) {
 	v6 := o.inner6()
 	ping := traffic.PingOptions{
 		From: row.HostA, Src: row.EthA.Addr(v6), Dst: row.EthB.Addr(v6), Payload: 56,
@@ -54,10 +54,10 @@ func measure(ctx context.Context, p *progress, row *lab.Row, o *options, pids []
 	}
 
 	p.step(fmt.Sprintf("UDP, %d-byte packets: searching the highest rate", smallBytes))
-	if r.udp, err = flood(ctx, row, o, pids); err != nil {
+	if r.udp, err = flood(ctx, row, o, pids, counters); err != nil {
 		return r, err
 	}
-	p.done(fmt.Sprintf("%.0f kpps", r.udp.Delivered))
+	p.done(fmt.Sprintf("%.1f kpps, after %s", r.udp.Delivered, count(len(r.udp.Tried), "trial")))
 
 	p.step("latency, idle")
 	ping.Interval, ping.Duration = time.Millisecond, o.duration()
@@ -89,11 +89,12 @@ func otherLoad(pids []int) (time.Duration, error) {
 	return all - ours.Total(), err
 }
 
-func flood(ctx context.Context, row *lab.Row, o *options, pids []int) (udpRow, error) {
+func flood(ctx context.Context, row *lab.Row, o *options, pids []int, counters []traffic.Counters) (udpRow, error) {
 	f, err := traffic.NewFlood(ctx, row, o.inner6(), smallBytes, pids...)
 	if err != nil {
 		return udpRow{}, err
 	}
+	f.Count(counters...)
 	s, err := f.Search(ctx, traffic.SearchOptions{
 		MaxLoss: maxLoss, Start: 20e3, Lowest: 500, Precision: 0.04,
 		Probe: min(300*time.Millisecond, o.duration()/4), Confirm: o.duration(), Budget: max(o.duration()*5/4, time.Second),

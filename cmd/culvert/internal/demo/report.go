@@ -103,6 +103,8 @@ func figures(b *strings.Builder, r *result) {
 	fmt.Fprintln(t, "offered kpps\tdelivered kpps\tlost\tduplicates\treordered\tgateway CPU µs/packet\t")
 	fmt.Fprintf(t, "%.1f\t%.1f\t%s\t%d\t%d\t%.2f\t\n", u.Offered, u.Delivered, percent(u.Loss), u.Duplicates, u.Reordered, u.CPUPer)
 	t.Flush()
+	losses(b, u)
+	trials(b, u)
 
 	l := r.Latency
 	fmt.Fprintf(b, "\nlatency in µs\n")
@@ -111,6 +113,67 @@ func figures(b *strings.Builder, r *result) {
 	fmt.Fprintf(t, "round trip, idle (%s, lost %d)\t%.0f\t%.0f\t%.0f\t\n", count(int(l.Samples), "echo"), l.Lost, l.P50, l.P99, l.P999)
 	fmt.Fprintf(t, "one way, under the UDP load\t%.0f\t%.0f\t%.0f\t\n", u.OneWay.P50, u.OneWay.P99, u.OneWay.P999)
 	t.Flush()
+}
+
+// losses says where the packets of the trial were lost that the row is of.
+func losses(b *strings.Builder, u udpRow) {
+	missing := u.Sent - min(u.Received, u.Sent)
+	if missing == 0 {
+		fmt.Fprintf(b, "  all %d packets sent were received\n", u.Sent)
+		return
+	}
+	fmt.Fprintf(b, "  %d packets sent, %d lost:\n", u.Sent, missing)
+	texts, known := causeTexts(), uint64(0)
+	for _, l := range u.LostAt {
+		text := texts[l.Cause]
+		if text == "" {
+			text = kernelCause(l.Cause)
+		}
+		fmt.Fprintf(b, "    %d at %s: %s\n", l.Packets, l.Where, text)
+		known += l.Packets
+	}
+	if known < missing {
+		fmt.Fprintf(b, "    %d that no counter on the way tells apart (a super-packet is counted once)\n", missing-known)
+	}
+}
+
+// kernelCause says in words what a counter of the kernel's counts.
+func kernelCause(cause string) string {
+	switch cause {
+	case "tun_queue":
+		return "the kernel's queue in front of the tunnel's device was full"
+	case "tun_rx":
+		return "the kernel did not take what the tunnel's device delivered"
+	case "socket":
+		return "a socket's buffer was full"
+	}
+	if dev, ok := strings.CutSuffix(cause, "_tx"); ok {
+		return dev + " could not send"
+	}
+	if dev, ok := strings.CutSuffix(cause, "_rx"); ok {
+		return dev + " had no room to receive"
+	}
+	return cause
+}
+
+// trials lists the rates that the search tried, with what was lost at each.
+func trials(b *strings.Builder, u udpRow) {
+	const width = 110
+	line := "  rates tried, kpps (lost):"
+	for i, t := range u.Tried {
+		word := fmt.Sprintf(" %.1f (%s)", t.Offered, percent(t.Loss))
+		if i < len(u.Tried)-1 {
+			word += ","
+		}
+		if len(line)+len(word) > width {
+			fmt.Fprintln(b, line)
+			line = "   "
+		}
+		line += word
+	}
+	if len(u.Tried) > 0 {
+		fmt.Fprintln(b, line)
+	}
 }
 
 // searchWords says what a UDP row is.

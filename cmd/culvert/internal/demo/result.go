@@ -58,6 +58,28 @@ type udpRow struct {
 	Reordered  uint64   `json:"reordered"`
 	CPUPer     float64  `json:"gateway_cpu_us_per_packet"`
 	OneWay     quantile `json:"one_way_us"` // under that load
+	Sent       uint64   `json:"sent"`       // packets, as Received
+	Received   uint64   `json:"received"`   // each once
+	Wall       float64  `json:"wall_s"`     // of sending
+	LostAt     []lost   `json:"lost_at"`    // what the counters on the way say of the packets lost
+	Tried      []tried  `json:"tried"`      // all trials of the search in order, the last of which is this row
+}
+
+// lost is how many packets were lost at one place. The kernel counts a super-packet as one.
+type lost struct {
+	Where   string `json:"where"` // "host A", "gateway A", "gateway B", "host B"
+	Cause   string `json:"cause"` // "eth0_tx", "tun_queue", "socket", or a gateway's own cause
+	Packets uint64 `json:"packets"`
+}
+
+// tried is one trial of the search.
+type tried struct {
+	Asked     float64 `json:"asked_kpps"`
+	Offered   float64 `json:"offered_kpps"`
+	Delivered float64 `json:"delivered_kpps"`
+	Loss      float64 `json:"loss"`
+	Wall      float64 `json:"wall_s"`
+	Early     bool    `json:"ended_early"` // since more was lost than may be
 }
 
 // What ended a search for the highest rate.
@@ -132,6 +154,15 @@ func newUDPRow(s traffic.SearchResult, within bool) udpRow {
 	u := udpRow{
 		Offered: round(s.Offered()/1e3, 1), Delivered: round(s.Delivered()/1e3, 1), Loss: round(max(s.Loss(), 0), 5), Within: within, Limit: limitTime,
 		Duplicates: s.Duplicates, Reordered: s.Reordered, OneWay: newQuantile(s.Latency),
+		Sent: s.Sent, Received: s.Unique, Wall: round(s.Wall.Seconds(), 3), LostAt: []lost{}, Tried: []tried{},
+	}
+	for _, l := range s.LostAt {
+		u.LostAt = append(u.LostAt, lost{l.Where, l.Cause, l.Packets})
+	}
+	for _, t := range s.Tried {
+		u.Tried = append(u.Tried, tried{
+			round(t.Asked/1e3, 1), round(t.Offered()/1e3, 1), round(t.Delivered()/1e3, 1), round(max(t.Loss(), 0), 5), round(t.Wall.Seconds(), 3), t.Aborted,
+		})
 	}
 	switch {
 	case s.GeneratorLimited:
