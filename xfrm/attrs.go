@@ -2,6 +2,7 @@ package xfrm
 
 import (
 	"fmt"
+	"io"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -174,6 +175,9 @@ type wire struct {
 	buf   [16]uint16
 }
 
+// Format writes "***": superseded attributes may hold keys.
+func (*wire) Format(f fmt.State, _ rune) { io.WriteString(f, "***") }
+
 // Canonical forgets how the message that the attributes came in was laid out, and zeroes superseded keys: encoded again, the
 // attributes stand in the order of the kernel's messages, each once.
 func (a *Attrs) Canonical() {
@@ -210,7 +214,10 @@ var aeOrder = [...]uint16{
 	AttrReplayESNVal, AttrReplayVal, AttrLTimeVal, AttrReplayThresh, AttrETimerThresh, AttrMark, AttrIfID, AttrSAPCPU, AttrSADir,
 }
 
-// attrTable has a row for each attribute type: its name and the fewest bytes that it must have. A shorter one is ERANGE.
+// strictFrom is the first of the types whose length must be exact. Those before may be longer than they need.
+const strictFrom = AttrSADir
+
+// attrTable has a row for each attribute type: its name and the fewest bytes that it must have.
 var attrTable = [AttrMax + 1]struct {
 	name string
 	min  int
@@ -230,7 +237,7 @@ var attrTable = [AttrMax + 1]struct {
 	AttrETimerThresh:   {"ETIMER_THRESH", 4},
 	AttrSrcAddr:        {"SRCADDR", sizeAddress},
 	AttrCoAddr:         {"COADDR", sizeAddress},
-	AttrLastUsed:       {"LASTUSED", 0},
+	AttrLastUsed:       {"LASTUSED", 8},
 	AttrPolicyType:     {"POLICY_TYPE", sizePolicyType},
 	AttrMigrate:        {"MIGRATE", sizeMigrate},
 	AttrAlgAEAD:        {"ALG_AEAD", sizeAlgoTrunc},
@@ -278,6 +285,20 @@ func (abi ABI) minLen(t uint16) int {
 	return attrTable[t].min
 }
 
+// checkLen checks an attribute's length: too short is ERANGE, or, where it must be exact, too short or too long is EINVAL; a flag
+// with a value is ERANGE.
+func (abi ABI) checkLen(x attribute, off int) *Error {
+	n, want := len(x.b), abi.minLen(x.typ)
+	errno := unix.ERANGE
+	switch {
+	case x.typ < strictFrom && n >= want, n == want:
+		return nil
+	case x.typ >= strictFrom && x.typ != AttrIPTFSDontFrag:
+		errno = unix.EINVAL
+	}
+	return errAt(errno, off, "%s has %d bytes and needs %d", AttrName(x.typ), n, want)
+}
+
 // decode reads all attributes of b, which starts at byte base of the message. The last one of a type wins; those with types that
 // are not known are kept and ignored. What it reads it copies.
 func (a *Attrs) decode(abi ABI, b []byte, base int) *Error {
@@ -296,8 +317,8 @@ func (a *Attrs) decode(abi ABI, b []byte, base int) *Error {
 			w.keep(i, x.b)
 			continue
 		}
-		if want := abi.minLen(x.typ); len(x.b) < want {
-			return errAt(unix.ERANGE, base+off, "%s has %d bytes and needs %d", AttrName(x.typ), len(x.b), want)
+		if e := abi.checkLen(x, base+off); e != nil {
+			return e
 		}
 		if before := seen[x.typ]; before != 0 {
 			w.keep(int(before)-1, at[x.typ])
@@ -362,9 +383,6 @@ func (a *Attrs) decodeOne(abi ABI, t uint16, b []byte, off int) (e *Error) {
 	case AttrCoAddr:
 		a.CoAddr = Some(Address(b))
 	case AttrLastUsed:
-		if len(b) < 8 {
-			return errAt(unix.ERANGE, off, "LASTUSED has %d bytes and needs 8", len(b))
-		}
 		a.LastUsed = Some(host.Uint64(b))
 	case AttrPolicyType:
 		a.PolicyType = Some(PolicyType{b[0], host.Uint16(b[2:]), b[4]})
@@ -396,6 +414,9 @@ func (a *Attrs) decodeOne(abi ABI, t uint16, b []byte, off int) (e *Error) {
 	case AttrMTimerThresh:
 		a.MTimerThresh = u32()
 	case AttrSADir:
+		if b[0] != SADirIn && b[0] != SADirOut {
+			return errAt(unix.ERANGE, off, "SA_DIR %d; inbound is 1, outbound 2", b[0])
+		}
 		a.SADir = Some(b[0])
 	case AttrNATKeepalive:
 		a.NATKeepalive = u32()

@@ -3,21 +3,35 @@
 //
 // # Reading and writing
 //
-// Messages splits a datagram. Header.Type says which Decode function takes the Body, and IsDump that it is a Dump. Every type has
-// an Append that makes a whole message:
+// Messages splits a datagram, DecodeRequest reads what a client asks and refuses what the kernel refuses:
 //
 //	for m, err := range xfrm.Messages(datagram) {
-//		switch m.Type {
-//		case xfrm.MsgNewSA, xfrm.MsgUpdSA:
-//			s, err := xfrm.DecodeSA(m.Body)
-//			...
-//			out = xfrm.Reply{PID: pid}.AppendError(out, m, xfrm.AsError(err))
+//		...
+//		body, err := xfrm.DecodeRequest(xfrm.Native, m)
+//		if err != nil {
+//			out = reply.AppendError(out, m, xfrm.AsError(err))
+//			continue
+//		}
+//		switch b := body.(type) {
+//		case *xfrm.SA: // m.Type is MsgNewSA or MsgUpdSA
+//
+// Without validation, Header.Type says which Decode function takes the Body, and IsDump that it is a Dump: that is how a program
+// reads a kernel. Every type has an Append that makes a whole message.
 //
 // Errors are *Error and have the kernel's errno, a text, and where one attribute is at fault its offset. What is decoded holds no
 // part of the datagram.
 //
 // Decoding and encoding are inverse: what a client has sent is encoded to the same bytes, but for the padding inside structures,
 // which is zero, and for what stands behind the end of a structure or of the last attribute that fits, which the kernel ignores.
+//
+// # What is proved, and how
+//
+// testdata/golden has what iproute2, charon 5.9.8, Linux 6.18 and Linux 6.1 have sent each other, and TestGolden wants every byte back.
+// testdata/refusals-* has what both kernels answer to the thousand requests of refusals_test.go, each good or wrong in one way;
+// TestRefusals wants the same errno and the same attribute blamed. The texts are our own. To record again, as root, in an empty network
+// namespace of a Linux 6.18: go test ./xfrm -run Refusals -record.
+//
+// # Two ABIs
 //
 // Two programs on one machine can disagree about six structures: see ABI.
 //
@@ -35,6 +49,7 @@
 //	address.go    addresses and selectors
 //	algo.go       an algorithm and its key
 //	transform.go  algorithms to and from offload's transforms
+//	validate.go   what the kernel refuses of requests
 //	abi.go        sizes, byte order, alignment
 //	codec.go      the list of Decode functions and Append methods
 //	errors.go     Error
