@@ -164,11 +164,12 @@ type Attrs struct {
 	PCPU         Opt[uint32] // the processor
 	IPTFS        IPTFS
 
-	wire *wire
+	// Layout is set by decoding. It is exported so that package fmt asks its Format how to print it.
+	Layout *Layout `json:"-"`
 }
 
-// wire remembers what a message's attributes were beside their values.
-type wire struct {
+// Layout remembers what a message's attributes were beside their values: their order, and superseded and unknown ones.
+type Layout struct {
 	order []uint16            // attribute types with their flags
 	raw   map[int]offload.Key // index into order: superseded and unknown ones; superseded ones may hold keys
 	short int                 // bytes of padding that the message lacks at its end
@@ -176,16 +177,16 @@ type wire struct {
 }
 
 // Format writes "***": superseded attributes may hold keys.
-func (*wire) Format(f fmt.State, _ rune) { io.WriteString(f, "***") }
+func (*Layout) Format(f fmt.State, _ rune) { io.WriteString(f, "***") }
 
 // Canonical forgets how the message that the attributes came in was laid out, and zeroes superseded keys: encoded again, the
 // attributes stand in the order of the kernel's messages, each once.
 func (a *Attrs) Canonical() {
-	if a.wire != nil {
-		for _, r := range a.wire.raw {
+	if a.Layout != nil {
+		for _, r := range a.Layout.raw {
 			r.Zero()
 		}
-		a.wire = nil
+		a.Layout = nil
 	}
 }
 
@@ -304,10 +305,10 @@ func (abi ABI) checkLen(x attribute, off int) *Error {
 func (a *Attrs) decode(abi ABI, b []byte, base int) *Error {
 	var seen [AttrMax + 1]uint16 // 1 + index into order
 	var at [AttrMax + 1][]byte
-	var w *wire
+	var w *Layout
 	for off, x := range attributes(b) {
 		if w == nil {
-			w = new(wire)
+			w = new(Layout)
 			w.order = w.buf[:0]
 		}
 		i := len(w.order)
@@ -328,11 +329,11 @@ func (a *Attrs) decode(abi ABI, b []byte, base int) *Error {
 			return e
 		}
 	}
-	a.wire = w
+	a.Layout = w
 	return nil
 }
 
-func (w *wire) keep(i int, b []byte) {
+func (w *Layout) keep(i int, b []byte) {
 	if w.raw == nil {
 		w.raw = make(map[int]offload.Key)
 	}
@@ -444,7 +445,7 @@ func (a *Attrs) append(dst []byte, abi ABI) []byte { return a.appendInOrder(dst,
 // appendInOrder is append with those in first, as far as they are set, before the others.
 func (a *Attrs) appendInOrder(dst []byte, abi ABI, first []uint16) []byte {
 	var done uint64
-	if w := a.wire; w != nil {
+	if w := a.Layout; w != nil {
 		for i, wt := range w.order {
 			if raw, ok := w.raw[i]; ok {
 				dst = appendAttrBytes(dst, wt, raw)
@@ -467,15 +468,15 @@ func (a *Attrs) appendInOrder(dst []byte, abi ABI, first []uint16) []byte {
 			dst = a.appendOne(dst, abi, t, t)
 		}
 	}
-	if a.wire != nil && len(dst) == n {
+	if a.Layout != nil && len(dst) == n {
 		// finish pads the message again, without counting it.
-		dst = dst[:n-a.wire.unpadded(dst)]
+		dst = dst[:n-a.Layout.unpadded(dst)]
 	}
 	return dst
 }
 
 // unpadded is how many bytes of padding the message that came did not have at its end, and b has.
-func (w *wire) unpadded(b []byte) int {
+func (w *Layout) unpadded(b []byte) int {
 	for _, c := range b[max(0, len(b)-w.short):] {
 		if c != 0 {
 			return 0 // another value has been set since

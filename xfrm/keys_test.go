@@ -40,7 +40,7 @@ func TestKeysDoNotShow(t *testing.T) {
 		slog.New(h).Info("x", "sa", d, "p", &d, "attrs", d.Attrs, "pattrs", &d.Attrs, "algo", d.Attrs.Crypt, "value", *d.Attrs.Crypt)
 	}
 	out := log.String()
-	for _, v := range []any{d, &d, d.Attrs, &d.Attrs, d.Attrs.Crypt, *d.Attrs.Crypt, []*Algo{d.Attrs.Crypt}, d.Attrs.wire} {
+	for _, v := range []any{d, &d, d.Attrs, &d.Attrs, d.Attrs.Crypt, *d.Attrs.Crypt, []*Algo{d.Attrs.Crypt}, d.Attrs.Layout} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%X", "%q", "%d"} {
 			out += fmt.Sprintf(verb, v) + "\n"
 		}
@@ -72,7 +72,7 @@ func TestWipe(t *testing.T) {
 	}
 	keys := []offload.Key{d.Attrs.Crypt.Key, d.Attrs.AuthTrunc.Key}
 	superseded := 0
-	for _, k := range d.Attrs.wire.raw {
+	for _, k := range d.Attrs.Layout.raw {
 		keys = append(keys, k)
 		superseded++
 	}

@@ -261,7 +261,7 @@ func fixed(b []byte, n int, what string) *Error {
 func rest(a *Attrs, abi ABI, b []byte, n int) *Error {
 	if n = align(n); n >= len(b) {
 		if len(b) < n {
-			a.wire = &wire{short: n - len(b)} // clients do not count this padding, the kernel does
+			a.Layout = &Layout{short: n - len(b)} // clients do not count this padding, the kernel does
 		}
 		return nil
 	}

@@ -61,7 +61,7 @@ func fill(t *rapid.T, v reflect.Value, name string) {
 			return
 		}
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() {
+			if f := v.Type().Field(i); f.IsExported() && f.Name != "Layout" {
 				fill(t, v.Field(i), name+"."+f.Name)
 			}
 		}
