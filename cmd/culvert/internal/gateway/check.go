@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,9 +91,15 @@ func (f *findings) host(cfg *configs.Config) {
 	case kind != "":
 		f.refuse(cfg, "tun.name", fmt.Sprintf("this host has an interface %s already, which is no TUN (%s)", cfg.Tun.Name, kind), "choose a name that is free", nil)
 	}
+	ours := make(map[netip.Addr]bool)
 	for _, t := range cfg.Tunnels {
+		if ours[t.Local] {
+			continue
+		}
 		if _, err := outerMTU(cfg, t); err != nil {
 			f.add(err)
+		} else {
+			ours[t.Local] = true
 		}
 	}
 	f.control(cfg)

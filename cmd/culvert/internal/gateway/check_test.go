@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"culvert/configs"
+	"culvert/sa"
 )
 
 // host is a network namespace with the interface out0 and its address 192.0.2.1, for the goroutine of the test.
@@ -223,6 +224,55 @@ func TestReloadChecksState(t *testing.T) {
 	}
 }
 
+// A reload says "restart" only of what a restart takes up: what that would refuse too is refused for what it is, and after a
+// restart with what needed one the gateway runs.
+func TestReloadSaysRestart(t *testing.T) {
+	host(t)
+	dir := t.TempDir()
+	text := document(dir, true)
+	g, err := Start(load(t, text), slog.New(slog.DiscardHandler), new(slog.LevelVar), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { g.Stop() }()
+	for _, c := range []struct {
+		old, new string
+		restart  bool
+		want     string
+	}{
+		{"/state\"", "/elsewhere\"", true, "the sequence numbers in use are reserved in the directory of the start; restart culvert, or undo the change"},
+		{"/state\"", "/control.sock/x\"", false, "is no directory; choose another path"},
+		{`engine = ""`, `engine = "soft"`, true, "restart culvert, or undo the change"},
+		{`engine = ""`, `engine = "warp"`, false, "there is no engine"},
+		{"culvert0", "culvert7", true, "restart culvert, or undo the change"},
+		{"culvert0", "out0", false, "is no TUN"},
+		{"192.0.2.1", "192.0.2.9", false, "no interface of this host has the address 192.0.2.9; give this host the address, or write one that it has"},
+		{`listen = ""`, `listen = "127.0.0.1:0"`, true, "restart culvert, or undo the change"},
+		{`listen = ""`, `listen = "192.0.2.9:0"`, false, "cannot listen on"},
+		{"[[tunnel]]", "[[policy]]", false, ""},
+		{`remote = "192.0.2.2"`, `remote = "192.0.2.3"`, false, "remote changed, but not the SPIs and keys of both directions: the new SAs would take again what was received before; give the tunnel new SPIs and keys in both directions, or undo the change"},
+	} {
+		changed := strings.Replace(text, c.old, c.new, 1)
+		cfg, err := configs.LoadBytes("culvert.toml", []byte(changed))
+		if err == nil {
+			err = g.Reload(cfg)
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "restart culvert") != c.restart {
+			t.Errorf("%s: got %v", c.new, err)
+		}
+		if !c.restart {
+			continue
+		}
+		if err := g.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		startAndStop(t, changed)
+		if g, err = Start(load(t, text), slog.New(slog.DiscardHandler), new(slog.LevelVar), "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // The loopback interface's MTU is more than an IP packet can have; a tunnel over it works all the same.
 func TestLoopbackTunnel(t *testing.T) {
 	host(t)
@@ -254,6 +304,43 @@ func TestNewMarksAreLogged(t *testing.T) {
 		if want == nil && (strings.Contains(b.String(), "marks") || strings.Contains(b.String(), "begin at 1")) {
 			t.Errorf("round %d: %s", round, b.String())
 		}
+	}
+}
+
+// What only a try shows of the state directory is told once, with one hint and without the names of packages.
+func TestStoreRefusals(t *testing.T) {
+	host(t)
+	dir := t.TempDir()
+	text := document(dir, true)
+	start := func(text string) string {
+		g, err := Start(load(t, text), slog.New(slog.DiscardHandler), new(slog.LevelVar), "test")
+		if err == nil {
+			g.Stop()
+			t.Fatal("it starts")
+		}
+		return strings.ReplaceAll(err.Error(), dir, "DIR")
+	}
+	s, err := sa.OpenStore(dir + "/state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const busy = `^culvert.toml:1:1: state_dir: the sequence store is in use: DIR/state is locked by process \d+; stop that one, or give each gateway a directory of its own$`
+	if got := start(text); !regexp.MustCompile(busy).MatchString(got) {
+		t.Errorf("got %s", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/state/sequence-marks", []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const damaged = `culvert.toml:1:1: state_dir: DIR/state/sequence-marks: the sequence store is damaged: it has 7 bytes, not a whole number of records of 64. Going on could repeat sequence numbers: give every SA with a static key a new one, then remove the file`
+	if got := start(text); got != damaged {
+		t.Errorf("got  %s\nwant %s", got, damaged)
+	}
+	const nowhere = `culvert.toml:1:1: state_dir: mkdir /proc/culvert: no such file or directory; let state_dir be a directory that lasts and that culvert can write`
+	if got := start(strings.Replace(text, dir+"/state", "/proc/culvert", 1)); got != nowhere {
+		t.Errorf("got  %s\nwant %s", got, nowhere)
 	}
 }
 

@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -188,8 +189,10 @@ func storeError(err error) string {
 
 // storeMend is what to do about it, where the error does not say so itself.
 func storeMend(err error) string {
-	if errors.Is(err, sa.ErrStoreBusy) || errors.Is(err, sa.ErrStoreCorrupt) {
-		return ""
+	for _, told := range []error{sa.ErrStoreBusy, sa.ErrStoreCorrupt, fs.ErrPermission, unix.EROFS} {
+		if errors.Is(err, told) {
+			return ""
+		}
 	}
 	return "let state_dir be a directory that lasts and that culvert can write"
 }
@@ -213,6 +216,8 @@ func linkError(cfg *configs.Config, l configs.Link, err error) error {
 				mend = "stop the program that has it (ss -ulpn), or give the tunnel another local_port"
 			case errors.Is(err, unix.EPERM):
 				mend = "run as root"
+			case errors.Is(err, unix.EACCES):
+				mend = "run as root, or with CAP_NET_BIND_SERVICE, or give the tunnel a local_port of 1024 or more"
 			}
 			return cfg.Refuse(fmt.Sprintf("tunnel.%s.local", cfg.Tunnels[i].Name), err.Error(), mend, err)
 		}

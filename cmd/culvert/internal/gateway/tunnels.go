@@ -204,13 +204,21 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 			cfg.Wipe()
 		}
 	}()
+	// What a restart would refuse as well comes first, so that nobody is told to restart for it.
+	var f findings
+	f.program(cfg)
+	f.host(cfg)
+	if len(f.errs) == 0 {
+		if _, err := selectEngine(g.registry, cfg); err != nil {
+			f.add(err)
+		}
+	}
+	if err := f.err(); err != nil {
+		return err
+	}
 	diff, err := configs.Diff(g.cfg, cfg)
 	if err != nil {
 		return err
-	}
-	var host findings
-	if host.host(cfg); len(host.errs) > 0 {
-		return host.err()
 	}
 	mtus, err := innerMTUs(cfg)
 	if err != nil {
@@ -231,7 +239,11 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 			return keepsKeys(cfg, t, c)
 		}
 		if _, err := g.registry.Select(t.Transform, g.engine.Name()); err != nil {
-			return cfg.Refuse(fmt.Sprintf("tunnel.%s.transform", t.Name), err.Error(), "a change of engine needs a restart", err)
+			e := cfg.Refuse(fmt.Sprintf("tunnel.%s.transform", t.Name),
+				fmt.Sprintf("the lanes are made for the engine of the start, %s, which does not have %v", g.engine.Name(), t.Transform),
+				"restart culvert, which then chooses another engine, or undo the change", err)
+			e.Class = configs.ErrRestart
+			return e
 		}
 		n, err := g.makeTunnel(cfg, t)
 		if err != nil {
@@ -269,11 +281,11 @@ func onlyOutside(keys []string) bool {
 }
 
 // keepsKeys refuses a change to an SA whose key stays: a new SA with the old key would begin with an empty replay window, and
-// take again what was received before.
+// take again what was received before. A restart is no way out: it begins with an empty window too.
 func keepsKeys(cfg *configs.Config, t *configs.Tunnel, c configs.TunnelChange) error {
 	key := fmt.Sprintf("tunnel.%s.%s", t.Name, c.Keys[0])
 	what := fmt.Sprintf("%s changed, but not the SPIs and keys of both directions: the new SAs would take again what was received before", strings.Join(c.Keys, ", "))
-	e := cfg.Refuse(key, what, "give the tunnel new SPIs and keys in both directions, or restart culvert, or undo the change", nil)
+	e := cfg.Refuse(key, what, "give the tunnel new SPIs and keys in both directions, or undo the change", nil)
 	e.Class = configs.ErrRestart
 	return e
 }
