@@ -16,6 +16,7 @@ import (
 type source struct {
 	next    func() ([]byte, link.VNet, error) // nil: there are none
 	deliver func(h link.VNet, parts [][]byte) // nil: into nothing
+	waits   bool                              // whether the lane would wait for the packet that it asks for now
 }
 
 func (s *source) NewReader() link.InnerReader { return s }
@@ -29,7 +30,8 @@ func (s *source) StopReading() {
 func (s *source) Close() error        { return nil }
 func (s *source) Flush() (int, error) { return 0, nil }
 
-func (s *source) Next(bool) ([]byte, link.VNet, error) {
+func (s *source) Next(wait bool) ([]byte, link.VNet, error) {
+	s.waits = wait
 	if s.next == nil {
 		return nil, link.VNet{}, link.ErrAgain
 	}

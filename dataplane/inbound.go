@@ -116,7 +116,7 @@ func (l *inbound) fill(i int, wait bool) (full bool, err error) {
 	if l.msg == len(l.rx.Msgs) {
 		l.rx, full = nil, full || l.more
 	}
-	l.refused.flush()
+	l.refused.flush(&l.books)
 	if len(b.jobs) == 0 {
 		l.release(b)
 	}
@@ -206,7 +206,7 @@ func (l *inbound) admit(p []byte, m *link.RxMsg, b *inBurst, jobs *offload.Burst
 	seq := state.Seq(lo)
 	if v := state.CheckSeq(seq); v != sa.Fresh {
 		c := replayCause(v)
-		l.refused.add(state, c)
+		l.refused.add(&l.books, state, c)
 		return c, false
 	}
 	jobs.Jobs = append(jobs.Jobs, offload.Job{Session: state.Session(), ESP: p, SeqHi: uint32(seq >> 32)})
@@ -222,7 +222,7 @@ func (l *inbound) complete(i int) {
 	for k := range jobs {
 		m := &b.jobs[k]
 		if m.state != run.in {
-			run.flushIn(now)
+			run.flushIn(&l.books, now)
 			run.in = m.state
 		}
 		cause, ok := l.authentic(m, jobs[k].Status)
@@ -237,10 +237,10 @@ func (l *inbound) complete(i int) {
 		}
 		l.books.drop(cause, 1)
 		l.books.now.InFlight--
-		l.refused.add(m.state, cause)
+		l.refused.add(&l.books, m.state, cause)
 	}
-	run.flushIn(now)
-	l.refused.flush()
+	run.flushIn(&l.books, now)
+	l.refused.flush(&l.books)
 	delivered, failed, bytes := l.merge.Flush(l.inner)
 	l.books.now.PacketsOut += uint64(delivered)
 	l.books.now.BytesOut += uint64(bytes)

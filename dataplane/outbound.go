@@ -326,7 +326,7 @@ func (l *outbound) complete(i int) {
 			continue
 		}
 		if m.state != run.out {
-			run.flushOut(now)
+			run.flushOut(&l.books, now)
 			run.out = m.state
 			was := to
 			if to = l.route(m.state); to != was {
@@ -354,7 +354,7 @@ func (l *outbound) complete(i int) {
 		}
 		end = off + size
 	}
-	run.flushOut(now)
+	run.flushOut(&l.books, now)
 	for k := range l.outer {
 		l.transmit(&l.outer[k])
 	}

@@ -179,16 +179,16 @@ type saRun struct {
 	packets, bytes uint64
 }
 
-func (r *saRun) flushOut(now time.Time) {
-	if r.out != nil && r.packets > 0 {
-		r.out.Account(r.packets, r.bytes, now)
+func (r *saRun) flushOut(b *books, now time.Time) {
+	if r.out != nil && r.packets > 0 && r.out.Account(r.packets, r.bytes, now) {
+		b.owe(r.out)
 	}
 	r.packets, r.bytes = 0, 0
 }
 
-func (r *saRun) flushIn(now time.Time) {
-	if r.in != nil && r.packets > 0 {
-		r.in.Account(r.packets, r.bytes, now)
+func (r *saRun) flushIn(b *books, now time.Time) {
+	if r.in != nil && r.packets > 0 && r.in.Account(r.packets, r.bytes, now) {
+		b.owe(r.in)
 	}
 	r.packets, r.bytes = 0, 0
 }

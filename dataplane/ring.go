@@ -56,6 +56,7 @@ func (r *ring) run(s stages, b *books) error {
 		for r.used > 0 {
 			r.finish(s, true)
 		}
+		b.settle()
 		b.publish()
 		if errors.Is(err, net.ErrClosed) {
 			return nil
@@ -71,9 +72,11 @@ func (r *ring) step(s stages, b *books, wait bool) error {
 	i := r.free()
 	if i < 0 {
 		r.finish(s, wait)
+		b.settleLate()
 		return nil
 	}
-	full, err := s.fill(i, wait && r.used == 0)
+	// A lane that waits owes nothing, so that whoever looks then sees all.
+	full, err := s.fill(i, wait && r.used == 0 && b.owes == 0)
 	r.rule.filled(full)
 	filled := len(r.slots[i].burst.Jobs) > 0
 	if filled {
@@ -83,6 +86,11 @@ func (r *ring) step(s stages, b *books, wait bool) error {
 		}
 	}
 	r.finish(s, wait && !filled)
+	if full {
+		b.settleLate()
+	} else {
+		b.settle()
+	}
 	return err
 }
 

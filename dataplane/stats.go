@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"sync"
+	"time"
 
 	"culvert/sa"
 )
@@ -41,10 +42,51 @@ type LaneStats struct {
 
 // books are a lane's counters: now is written by the lane alone, without atomics; published is a consistent copy for
 // readers, made once for each burst.
+//
+// The counters of SAs are published seldom: where packets of many SAs alternate, each burst would else publish as many as it has
+// packets. So the lane owes them, for publishEvery at most, and nothing when it is idle.
 type books struct {
 	now       Counters
 	mu        sync.Mutex
 	published Counters
+
+	owed    [maxOwed]interface{ Publish() } // SAs that have counted what they have not shown
+	owes    int
+	settled time.Time // when nothing was owed last
+}
+
+const (
+	publishEvery = 10 * time.Millisecond
+	maxOwed      = 1024
+)
+
+// owe notes that an SA is to be published; once until it is.
+func (b *books) owe(s interface{ Publish() }) {
+	if b.owes == maxOwed {
+		b.settle()
+	}
+	b.owed[b.owes] = s
+	b.owes++
+}
+
+// settle publishes every SA that is to be.
+func (b *books) settle() {
+	for i := range b.owed[:b.owes] {
+		b.owed[i].Publish()
+		b.owed[i] = nil // it may have been removed meanwhile
+	}
+	b.owes = 0
+}
+
+// settleLate settles what has been owed for long.
+func (b *books) settleLate() {
+	if b.owes == 0 {
+		return
+	}
+	if now := time.Now(); now.Sub(b.settled) >= publishEvery {
+		b.settle()
+		b.settled = now
+	}
 }
 
 func (b *books) drop(c Cause, n int) { b.now.Drops[c] += uint64(n) }
@@ -76,9 +118,9 @@ type refusals struct {
 	drops sa.Drops
 }
 
-func (r *refusals) add(state *sa.Inbound, c Cause) {
+func (r *refusals) add(b *books, state *sa.Inbound, c Cause) {
 	if r.state != state {
-		r.flush()
+		r.flush(b)
 		r.state = state
 	}
 	switch c {
@@ -91,9 +133,9 @@ func (r *refusals) add(state *sa.Inbound, c Cause) {
 	}
 }
 
-func (r *refusals) flush() {
-	if r.state != nil && r.drops != (sa.Drops{}) {
-		r.state.AccountDrops(r.drops)
+func (r *refusals) flush(b *books) {
+	if r.state != nil && r.drops != (sa.Drops{}) && r.state.AccountDrops(r.drops) {
+		b.owe(r.state)
 	}
 	*r = refusals{}
 }

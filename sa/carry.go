@@ -2,8 +2,6 @@ package sa
 
 import (
 	"fmt"
-	"runtime"
-	"sync/atomic"
 	"time"
 )
 
@@ -81,69 +79,54 @@ func (o *Outbound) Wiped() bool { return o.life.wiped.Load() }
 // Wiped reports whether the SA was removed and nobody can use it any more, as for an Outbound.
 func (i *Inbound) Wiped() bool { return i.life.wiped.Load() }
 
-// seen is a window's ring as readers have it. What has changed since the last burst is a word or two.
+// seen is a window's ring as readers have it, under the counters' lock. What has changed since the last time is a few words.
 type seen struct {
-	words []atomic.Uint64
-	top   atomic.Uint64
-	last  uint64 // the top when it was published last; the owning lane's
+	words []uint64
+	top   uint64
 }
 
-// publish makes what has changed visible; gen is odd during that.
-func (s *seen) publish(w *Window, gen *atomic.Uint32) {
-	from := s.last
+// publish copies what has changed.
+func (s *seen) publish(w *Window) {
+	if w.top == s.top && w.late == 0 {
+		return
+	}
+	from := s.top
 	if w.late != 0 && w.late < from {
 		from = w.late
 	}
-	if w.top == s.last && w.late == 0 {
-		return
-	}
 	ring := w.words()
-	first, last := from>>6, w.top>>6
-	if last-first >= uint64(len(ring)) {
-		first = last - uint64(len(ring)) + 1 // wraps for a ring longer than the numbers so far, which the mask undoes
+	if first, last := from>>6, w.top>>6; last-first >= uint64(len(ring)) {
+		copy(s.words, ring)
+	} else {
+		for n := first; n != last+1; n++ {
+			at := int(n) & (len(ring) - 1)
+			s.words[at] = ring[at]
+		}
 	}
-	g := gen.Load()
-	gen.Store(g + 1)
-	for n := first; n != last+1; n++ {
-		at := int(n) & (len(ring) - 1)
-		s.words[at].Store(ring[at])
-	}
-	s.top.Store(w.top)
-	gen.Store(g + 2)
-	s.last, w.late = w.top, 0
+	s.top, w.late = w.top, 0
 }
 
 // publishAll makes the whole window visible, when it has been set from outside.
 func (i *Inbound) publishAll() {
-	for at, w := range i.window.words() {
-		if i.filter {
-			i.seen.words[at].Store(w)
-		}
-	}
-	i.seen.top.Store(i.window.top)
-	i.seen.last, i.window.late = i.window.top, 0
+	i.counters.mu.Lock()
+	copy(i.seen.words, i.window.words())
+	i.seen.top, i.window.late = i.window.top, 0
+	i.counters.mu.Unlock()
 	i.counters.use.seq = i.window.top
 	i.counters.publish()
 }
 
-// Replay is the window as of the last Account, all of one moment. It may be called from any goroutine. An SA that has no window
+// Replay is the window as of the last Publish, all of one moment. It may be called from any goroutine. An SA that has no window
 // gives the highest number alone.
 func (i *Inbound) Replay() Replay {
 	if !i.filter {
 		return Replay{Top: i.Stats().Seq}
 	}
 	copied := Window{size: i.window.size, ring: make([]uint64, len(i.seen.words))}
-	for {
-		g := i.counters.gen.Load()
-		copied.top = i.seen.top.Load()
-		for n := range i.seen.words {
-			copied.ring[n] = i.seen.words[n].Load()
-		}
-		if g&1 == 0 && i.counters.gen.Load() == g {
-			break
-		}
-		runtime.Gosched()
-	}
+	i.counters.mu.Lock()
+	copied.top = i.seen.top
+	copy(copied.ring, i.seen.words)
+	i.counters.mu.Unlock()
 	r := Replay{Top: copied.top, Seen: make([]uint64, (copied.size+63)/64)}
 	for n := range copied.size {
 		if n >= r.Top {

@@ -32,6 +32,7 @@ func TestReplayShowsAndResumes(outer *testing.T) {
 				next = max(next, seq) + 1
 			}
 			in.Account(1, 100, time.Now())
+			in.Publish()
 			r := in.Replay()
 			if r.Top != in.Top() {
 				t.Fatalf("Replay shows the top %d, it is %d", r.Top, in.Top())
@@ -74,6 +75,7 @@ func TestReplayWhileInUse(t *testing.T) {
 			in.Advance(seq)
 			if seq%7 == 0 {
 				in.Account(7, 700, time.Now())
+				in.Publish()
 			}
 		}
 	})
@@ -109,6 +111,7 @@ func TestCarry(t *testing.T) {
 	near("last use", s.LastUse, time.Second)
 	now := time.Now()
 	out.Account(1, 100, now)
+	out.Publish()
 	if s := out.Stats(); !s.SoftExpired || s.HardExpired {
 		t.Errorf("after 8 packets: soft %v, hard %v", s.SoftExpired, s.HardExpired)
 	}
@@ -122,10 +125,12 @@ func TestCarry(t *testing.T) {
 		t.Error("the soft limit was raised and is still passed")
 	}
 	out.Account(1, 100, now)
+	out.Publish()
 	if s := out.Stats(); !s.SoftExpired || s.HardExpired {
 		t.Errorf("after 9 packets: soft %v, hard %v", s.SoftExpired, s.HardExpired)
 	}
 	out.Account(3, 300, now)
+	out.Publish()
 	if !out.Expired() {
 		t.Error("12 packets are not the hard limit")
 	}

@@ -357,9 +357,11 @@ func TestMove(t *testing.T) {
 	o.Claim(3)
 	mustNext(t, o.seq)
 	o.Account(5, 500, now)
+	o.Publish()
 	o.LearnMTU(1300, now)
 	i.Advance(9)
 	i.Account(4, 400, now)
+	i.Publish()
 	to := Endpoint{
 		Src: netip.MustParseAddr("2001:db8::1"), Dst: netip.MustParseAddr("2001:db8::2"), Encap: EncapUDP, SrcPort: 4500, DstPort: 1024, Link: 2,
 	}
@@ -426,6 +428,7 @@ func TestLanesAndWriter(t *testing.T) {
 						if i.Claim(lane) {
 							i.Advance(i.Seq(uint32(n)))
 							i.Account(1, 1, i.life.added)
+							i.Publish()
 						}
 					}
 				}

@@ -25,12 +25,12 @@
 // An SA is cold parameters, which anyone may read, and run-time state with one owner: the lane that Claim made it. To the
 // owning lane belong
 //
-//	Outbound: NextSeq, Account
-//	Inbound:  Seq, SeqHi, Check, CheckSeq, Advance, Top, Account, AccountDrops
+//	Outbound: NextSeq, Account, Publish
+//	Inbound:  Seq, SeqHi, Check, CheckSeq, Advance, Top, Account, AccountDrops, Publish
 //
 // and nobody else may call these, not even one after the other without a hand-over that orders memory. They take no locks
-// and do not allocate. Account and AccountDrops are for each burst and publish the counters with atomic stores; the others
-// are for each packet and store nothing atomically. All other methods may be called from any goroutine at any time. Before
+// and do not allocate, but for Publish, which takes a lock that readers hold for a copy. Account and AccountDrops are for each
+// run of packets; limits are enforced by what they count, at once, and Publish makes the counts visible. All other methods may be called from any goroutine at any time. Before
 // an SA is in a DB, whoever made it may call all of them.
 //
 // A Window and a Sequence are their SA's. A Store and a DB may be used from any goroutine; transactions run one after

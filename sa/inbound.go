@@ -44,7 +44,7 @@ func NewInbound(p Params, s offload.Session, paired *Outbound) (*Inbound, error)
 		if err := i.window.init(p.ReplayWindow); err != nil {
 			return nil, err
 		}
-		i.seen.words = make([]atomic.Uint64, len(i.window.words()))
+		i.seen.words = make([]uint64, len(i.window.words()))
 	}
 	i.life.begin(p.Lifetime)
 	i.params.Store(p.clone())
@@ -104,21 +104,30 @@ func (i *Inbound) Resume(top uint64) {
 }
 
 // Account counts a burst of packets that were accepted, in bytes of ESP, and passes the limits that are reached. For the
-// owning lane, which does not accept packets once Expired says so.
-func (i *Inbound) Account(packets, bytes uint64, now time.Time) {
-	if i.filter {
-		i.seen.publish(&i.window, &i.counters.gen)
-	}
-	i.counters.account(&i.life, packets, bytes, i.window.top, now)
+// owning lane, which does not accept packets once Expired says so. It reports whether this is the first change since Publish,
+// which the lane then owes.
+func (i *Inbound) Account(packets, bytes uint64, now time.Time) bool {
+	return i.counters.account(&i.life, packets, bytes, i.window.top, now)
 }
 
-// AccountDrops counts packets of a burst that were refused. For the owning lane.
-func (i *Inbound) AccountDrops(d Drops) {
+// AccountDrops counts packets of a burst that were refused, and reports the same as Account. For the owning lane.
+func (i *Inbound) AccountDrops(d Drops) bool {
 	u := &i.counters.use.drops
 	u.Duplicate += d.Duplicate
 	u.TooOld += d.TooOld
 	u.BadICV += d.BadICV
-	i.counters.publishDrops()
+	return i.counters.touch()
+}
+
+// Publish shows what was accounted to readers of Stats, and the window to those of Replay. It is for the owning lane: before it
+// waits, and every some milliseconds while it does not.
+func (i *Inbound) Publish() {
+	i.counters.mu.Lock()
+	if i.filter {
+		i.seen.publish(&i.window)
+	}
+	i.counters.show()
+	i.counters.mu.Unlock()
 }
 
 // Claim makes the lane, counted from 0, the SA's owner if it has none, and reports whether it is the owner now.
@@ -130,7 +139,7 @@ func (i *Inbound) Owner() (lane int, ok bool) { return i.owner.lane() }
 // Expired reports whether the SA has passed a hard limit.
 func (i *Inbound) Expired() bool { return i.life.expired() }
 
-// Stats is a consistent copy of the counters.
+// Stats is a consistent copy of the counters as of the last Publish.
 func (i *Inbound) Stats() Stats { return i.counters.stats(&i.life) }
 
 // place puts the SA at its parameters' endpoint.

@@ -1,7 +1,7 @@
 package sa
 
 import (
-	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -110,6 +110,18 @@ func (l *life) pass(hard bool, c Cause) {
 // expired reports whether the hard limit has been passed.
 func (l *life) expired() bool { return l.state.Load()&hardPassed != 0 }
 
+// refusal is why nothing more may be sent, nil while something may.
+func (l *life) refusal() error {
+	s := l.state.Load()
+	if s&hardPassed == 0 {
+		return nil
+	}
+	if Cause(s>>hardCause) == CauseSequence {
+		return ErrSeqExhausted
+	}
+	return ErrExpired
+}
+
 // tell gives what has been passed and not told yet, and counts it as told. With the hard limit the soft one is old news.
 func (l *life) tell() (e Expiry, ok bool) {
 	s := l.state.Load()
@@ -141,58 +153,92 @@ type Drops struct {
 	BadICV            uint64
 }
 
-// counters has one writer, the owning lane, which keeps the truth in use and publishes it per burst. gen is odd during that,
-// so that readers never see half of it; no read-modify-write instruction is needed for either.
+// counters has one writer, the owning lane, which keeps the truth in use, exact at every moment, and shows it to readers now and
+// then: an atomic store for each figure and burst was a fifth of the lane's time where packets of many SAs alternate.
 type counters struct {
-	use usage // the writer's
+	use     usage       // the writer's
+	changed bool        // the writer's: use is not shown yet
+	behind  atomic.Bool // the same for readers
 
-	gen               atomic.Uint32
-	packets, bytes    atomic.Uint64
-	firstUse, lastUse atomic.Int64
-	seq               atomic.Uint64
-	dup, old, bad     atomic.Uint64
+	mu    sync.Mutex // of what follows; held for a copy
+	shown usage
+	past  [pastLen]moment // a ring: what was shown when, pastEvery apart at least
+	at    int             // the newest
+}
+
+// moment says that every number up to seq had been used when the SA had that age.
+type moment struct {
+	age time.Duration
+	seq uint64
+}
+
+// The past reaches back further than RecentlySent.
+const (
+	pastEvery = time.Second
+	pastLen   = 8
+)
+
+// touch notes that use has changed, and reports whether it is the first change since publish.
+func (c *counters) touch() bool {
+	if c.changed {
+		return false
+	}
+	c.changed = true
+	c.behind.Store(true)
+	return true
 }
 
 // publish makes use visible to readers.
 func (c *counters) publish() {
-	u, g := &c.use, c.gen.Load()
-	c.gen.Store(g + 1)
-	c.packets.Store(u.packets)
-	c.bytes.Store(u.bytes)
-	c.firstUse.Store(int64(u.firstUse))
-	c.lastUse.Store(int64(u.lastUse))
-	c.seq.Store(u.seq)
-	c.gen.Store(g + 2)
+	c.mu.Lock()
+	c.show()
+	c.mu.Unlock()
 }
 
-func (c *counters) publishDrops() {
-	u, g := &c.use.drops, c.gen.Load()
-	c.gen.Store(g + 1)
-	c.dup.Store(u.Duplicate)
-	c.old.Store(u.TooOld)
-	c.bad.Store(u.BadICV)
-	c.gen.Store(g + 2)
+// show is publish for who holds the lock.
+func (c *counters) show() {
+	if was := (moment{c.shown.lastUse, c.shown.seq}); was.seq != 0 && c.use.lastUse-c.past[c.at].age >= pastEvery {
+		c.at = (c.at + 1) % pastLen
+		c.past[c.at] = was
+	}
+	c.shown = c.use
+	c.changed = false
+	c.behind.Store(false)
 }
 
 // read is what was published last, all of one moment.
 func (c *counters) read() usage {
-	for {
-		g := c.gen.Load()
-		u := usage{
-			packets: c.packets.Load(), bytes: c.bytes.Load(),
-			firstUse: time.Duration(c.firstUse.Load()), lastUse: time.Duration(c.lastUse.Load()),
-			seq:   c.seq.Load(),
-			drops: Drops{Duplicate: c.dup.Load(), TooOld: c.old.Load(), BadICV: c.bad.Load()},
-		}
-		if g&1 == 0 && c.gen.Load() == g {
-			return u
-		}
-		runtime.Gosched()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.shown
+}
+
+// sent reports whether a number was handed out and sent not longer ago than RecentlySent, at an age of the SA.
+func (c *counters) sent(lo uint32, age time.Duration) bool {
+	behind := c.behind.Load()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := c.shown.seq
+	if d := lo - uint32(last); d != 0 && d <= maxUnshown {
+		// Numbers that the lane uses just now are shown in some milliseconds.
+		return behind
 	}
+	back := uint64(uint32(last) - lo)
+	if back >= last || age-c.shown.lastUse > RecentlySent {
+		return false // it was never used, or nothing was since long
+	}
+	// The newest moment that is too long ago; what was sent up to it is too old. Without one it is the oldest that is known.
+	floor := c.past[(c.at+1)%pastLen].seq
+	for i := range c.past {
+		if m := c.past[(c.at+1+i)%pastLen]; m.age <= age-RecentlySent {
+			floor = max(floor, m.seq)
+		}
+	}
+	return last-back > floor
 }
 
 // account counts a burst. The caller is the owning lane.
-func (c *counters) account(l *life, packets, bytes, seq uint64, now time.Time) {
+func (c *counters) account(l *life, packets, bytes, seq uint64, now time.Time) bool {
 	u, age := &c.use, l.age(now)
 	u.packets += packets
 	u.bytes += bytes
@@ -203,20 +249,21 @@ func (c *counters) account(l *life, packets, bytes, seq uint64, now time.Time) {
 			u.firstUse = u.lastUse
 		}
 	}
-	c.publish()
 	l.check(u, age)
+	return c.touch()
 }
 
-// Stats is a consistent copy of an SA's counters.
+// Stats is a consistent copy of an SA's counters, as of the last Publish.
 type Stats struct {
 	Packets, Bytes uint64
 	Added          time.Time
 	FirstUse       time.Time // zero: never
 	LastUse        time.Time // zero: never
-	Seq            uint64    // the last number sent, or the highest received, as of the last Account
+	Seq            uint64    // the last number sent, or the highest received
 	Drops          Drops     // inbound
 	SoftExpired    bool
 	HardExpired    bool
+	MTUIgnored     uint64 // outbound: messages of a smaller path MTU that were not believed
 }
 
 func (c *counters) stats(l *life) Stats {

@@ -17,12 +17,19 @@ var ErrExpired = errors.New("sa: the SA has passed its hard lifetime")
 // MTUAge is how long a path MTU that was learned is believed (RFC 1191 section 6.3, RFC 8201 section 4).
 const MTUAge = 10 * time.Minute
 
-// minLearnedMTU4 is the least that is believed of what an ICMP message says of an IPv4 path; less is more likely an attack.
-// Linux has the same floor.
-const minLearnedMTU4 = 552
+// minLearnedMTU4 is the least that is believed of what an ICMP message says of an IPv4 path: what every host can receive
+// (RFC 791 section 3.1). No link of today carries less, so less is an attack.
+const minLearnedMTU4 = 576
 
-// Outbound is one SA that seals. Which goroutine may call what is said in the package's documentation; NextSeq, Account and
-// nothing else belong to the lane that has claimed it.
+// RecentlySent is how long ago a packet can have been sent that an ICMP message quotes, a second more or less: routers answer at
+// once, so the answer is a round trip away, and no path takes seconds. Who replays what he once saw of the SA comes too late.
+const RecentlySent = 4 * time.Second
+
+// maxUnshown is how many numbers a lane can use between two calls of Publish: twice what it could send in 10 ms.
+const maxUnshown = 1 << 17
+
+// Outbound is one SA that seals. Which goroutine may call what is said in the package's documentation; NextSeq, Account, Publish
+// and nothing else belong to the lane that has claimed it.
 type Outbound struct {
 	params  atomic.Pointer[Params]
 	session offload.Session
@@ -32,6 +39,8 @@ type Outbound struct {
 	mtu     atomic.Int32  // bytes of the largest outer packet
 	inner   atomic.Int32  // bytes of the largest inner packet at that
 	learned time.Duration // the SA's age when mtu was learned, at least 1; 0: it was not
+
+	mtuIgnored atomic.Uint64 // messages that were not believed
 
 	seq     *Sequence
 	softSeq uint64 // the number from which on the SA should be replaced
@@ -62,6 +71,9 @@ func NewOutbound(p Params, s offload.Session, seq *Sequence) (*Outbound, error) 
 	o.counters.use.seq = seq.last
 	o.counters.publish()
 	o.life.begin(p.Lifetime)
+	for i := range o.counters.past {
+		o.counters.past[i].seq = seq.at - 1 // what an earlier process may have sent is not this SA's to answer for
+	}
 	if p.PathMTU == 0 {
 		p.PathMTU = DefaultMTU
 	}
@@ -100,8 +112,8 @@ func (o *Outbound) Session() offload.Session { return o.session }
 // ErrSeqExhausted or ErrSeqNotReserved the packet is not sent. For the owning lane; it does not allocate and makes no system
 // call, but for waking the store's goroutine at most once per reservation.
 func (o *Outbound) NextSeq() (uint64, error) {
-	if o.life.expired() {
-		return 0, ErrExpired
+	if err := o.life.refusal(); err != nil {
+		return 0, err
 	}
 	n, err := o.seq.next()
 	if err == ErrSeqExhausted {
@@ -114,13 +126,18 @@ func (o *Outbound) NextSeq() (uint64, error) {
 func (o *Outbound) Sequence() *Sequence { return o.seq }
 
 // Account counts a burst of packets that were sealed, in bytes of ESP, and passes the limits that are reached: a hard limit
-// is enforced from the next NextSeq on, so it is exceeded by at most the bursts in flight. For the owning lane.
-func (o *Outbound) Account(packets, bytes uint64, now time.Time) {
-	o.counters.account(&o.life, packets, bytes, o.seq.last, now)
+// is enforced from the next NextSeq on, so it is exceeded by at most the bursts in flight. It reports whether this is the first
+// change since Publish, which the lane then owes. For the owning lane.
+func (o *Outbound) Account(packets, bytes uint64, now time.Time) bool {
 	if o.seq.last >= o.softSeq {
 		o.life.pass(false, CauseSequence)
 	}
+	return o.counters.account(&o.life, packets, bytes, o.seq.last, now)
 }
+
+// Publish shows what was accounted to readers of Stats. It is for the owning lane: before it waits, and every some milliseconds
+// while it does not.
+func (o *Outbound) Publish() { o.counters.publish() }
 
 // Claim makes the lane, counted from 0, the SA's owner if it has none, and reports whether it is the owner now.
 func (o *Outbound) Claim(lane int) bool { return o.owner.claim(lane) }
@@ -131,8 +148,12 @@ func (o *Outbound) Owner() (lane int, ok bool) { return o.owner.lane() }
 // Expired reports whether the SA has passed a hard limit.
 func (o *Outbound) Expired() bool { return o.life.expired() }
 
-// Stats is a consistent copy of the counters.
-func (o *Outbound) Stats() Stats { return o.counters.stats(&o.life) }
+// Stats is a consistent copy of the counters as of the last Publish.
+func (o *Outbound) Stats() Stats {
+	s := o.counters.stats(&o.life)
+	s.MTUIgnored = o.mtuIgnored.Load()
+	return s
+}
 
 // Peer is where packets are sent: at first Params.Dst and DstPort (0 without UDP).
 func (o *Outbound) Peer() netip.AddrPort { return *o.peer.Load() }
@@ -158,8 +179,8 @@ func (o *Outbound) SetMTU(mtu int) {
 	o.setMTU(min(max(mtu, minMTU(o.Params().Dst)), MaxMTU), 0)
 }
 
-// LearnMTU takes a smaller MTU from a message that quoted a packet of this SA (RFC 4301 section 8.2), and reports whether that
-// changed it. A path never gets larger so, and never smaller than 552 bytes, or 1280 with IPv6. It lasts for MTUAge.
+// LearnMTU takes a smaller MTU of the path from who is to be believed, the own host, and reports whether that changed it. A path
+// never gets larger so, and never smaller than 576 bytes, or 1280 with IPv6. It lasts for MTUAge.
 func (o *Outbound) LearnMTU(mtu int, now time.Time) bool {
 	o.mtuMu.Lock()
 	defer o.mtuMu.Unlock()
@@ -172,6 +193,29 @@ func (o *Outbound) LearnMTU(mtu int, now time.Time) bool {
 		return false
 	}
 	o.setMTU(mtu, max(o.life.age(now), 1))
+	return true
+}
+
+// LearnQuotedMTU is LearnMTU for an ICMP message, which anybody can forge. It quoted a packet with this SA's SPI and with lo as
+// the low half of its number (RFC 4301 section 8.2). It is believed only if the SA sent that number, and within RecentlySent;
+// Stats counts those that are not.
+func (o *Outbound) LearnQuotedMTU(mtu int, lo uint32, now time.Time) bool {
+	if !o.counters.sent(lo, o.life.age(now)) {
+		o.mtuIgnored.Add(1)
+		return false
+	}
+	return o.LearnMTU(mtu, now)
+}
+
+// ResetMTU forgets what was learned of the path, for an administrator who knows better, and reports whether that changed
+// anything.
+func (o *Outbound) ResetMTU() bool {
+	o.mtuMu.Lock()
+	defer o.mtuMu.Unlock()
+	if o.learned == 0 {
+		return false
+	}
+	o.setMTU(o.Params().PathMTU, 0)
 	return true
 }
 

@@ -130,6 +130,7 @@ func TestNextSeqEnds(t *testing.T) {
 	}
 	now := time.Now()
 	o.Account(1, 100, now)
+	o.Publish()
 	if got := d.Expiries(now); len(got) != 1 || got[0] != (Expiry{Outbound: o, Cause: CauseSequence}) {
 		t.Fatalf("near the end: %v", got)
 	}
@@ -137,7 +138,7 @@ func TestNextSeqEnds(t *testing.T) {
 	if n, err := o.NextSeq(); n != math.MaxUint32 || err != nil {
 		t.Fatal(n, err)
 	}
-	for _, want := range []error{ErrSeqExhausted, ErrExpired} {
+	for _, want := range []error{ErrSeqExhausted, ErrSeqExhausted, ErrSeqExhausted} {
 		if n, err := o.NextSeq(); n != 0 || err != want {
 			t.Errorf("after the last number: %d, %v; want %v", n, err, want)
 		}
@@ -199,8 +200,11 @@ func TestInboundBurst(t *testing.T) {
 	}
 	now := i.Stats().Added.Add(time.Second)
 	i.Account(4, 400, now)
+	i.Publish()
 	i.AccountDrops(Drops{Duplicate: 2, TooOld: 1, BadICV: 5})
+	i.Publish()
 	i.AccountDrops(Drops{BadICV: 1})
+	i.Publish()
 	s := i.Stats()
 	if s.Packets != 4 || s.Bytes != 400 || s.Seq != 1<<32+1 || s.Drops != (Drops{2, 1, 6}) || !s.LastUse.Equal(now) || !s.FirstUse.Equal(now) {
 		t.Errorf("%+v", s)
@@ -230,6 +234,7 @@ func TestNoReplayCheck(t *testing.T) {
 		}
 	}
 	i.Account(4, 4, time.Now())
+	i.Publish()
 	if s := i.Stats(); s.Seq != 9 {
 		t.Errorf("the highest is %d", s.Seq)
 	}
@@ -259,7 +264,9 @@ func TestLifetimes(t *testing.T) {
 					t.Errorf("second %d: %v, expired %v and %v", n, err, o.Expired(), i.Expired())
 				}
 				o.Account(1, 100, out)
+				o.Publish()
 				i.Account(1, 100, in)
+				i.Publish()
 				var want []Expiry
 				if n == 3 || n == 6 {
 					want = []Expiry{{Outbound: o, Hard: n == 6, Cause: c.cause}, {Inbound: i, Hard: n == 6, Cause: c.cause}}
@@ -304,7 +311,9 @@ func TestLifetimeWakes(t *testing.T) {
 	update(t, d, func(tx *Tx) error { return errors.Join(tx.AddOutbound(o), tx.AddOutbound(other)) })
 	for range 3 { // nobody reads
 		o.Account(1, 1, time.Now())
+		o.Publish()
 		other.Account(1, 1, time.Now())
+		other.Publish()
 	}
 	select {
 	case <-d.Wake():
@@ -347,6 +356,7 @@ func TestCountersDoNotTear(t *testing.T) {
 	for n := range bursts {
 		i.Account(n%64, 100*(n%64), now)
 		i.AccountDrops(Drops{Duplicate: n % 3, TooOld: 3 * (n % 3), BadICV: 5 * (n % 3)})
+		i.Publish()
 	}
 	close(done)
 	readers.Wait()
@@ -447,10 +457,10 @@ func TestPathMTU(t *testing.T) {
 	if !o.LearnMTU(1400, now) || o.MTU() != 1400 || o.MaxInner() >= full {
 		t.Errorf("1400 gives %d, inner %d", o.MTU(), o.MaxInner())
 	}
-	if !o.LearnMTU(0, now) || o.MTU() != 552 {
+	if !o.LearnMTU(0, now) || o.MTU() != 576 {
 		t.Errorf("0 gives %d", o.MTU())
 	}
-	if o.AgeMTU(now.Add(MTUAge-time.Second)) || o.MTU() != 552 {
+	if o.AgeMTU(now.Add(MTUAge-time.Second)) || o.MTU() != 576 {
 		t.Error("aged too early")
 	}
 	if !o.AgeMTU(now.Add(MTUAge+time.Second)) || o.MTU() != 1500 || o.MaxInner() != full {
@@ -464,6 +474,88 @@ func TestPathMTU(t *testing.T) {
 	p.Src, p.Dst = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
 	if o = outbound(t, p); !o.LearnMTU(576, now) || o.MTU() != 1280 {
 		t.Errorf("IPv6 learned %d", o.MTU())
+	}
+}
+
+// An ICMP message that quotes a packet of the SA is believed if that was sent in the last seconds, whatever else anybody knows of
+// the SA; what is not believed is counted.
+func TestQuotedMTU(t *testing.T) {
+	for _, esn := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ESN %v", esn), func(t *testing.T) {
+			first := uint64(1 << 31)
+			if esn {
+				first = 1<<32 - 9 // the low half wraps on the way
+			}
+			p := params(t, 256)
+			p.Keys.ESN = esn
+			seq := NewVolatileSequence()
+			if err := seq.SkipPast(first - 1); err != nil {
+				t.Fatal(err)
+			}
+			o, err := NewOutbound(p, &session{t: p.Transform}, seq)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := func(s float64) time.Time { return o.life.added.Add(time.Duration(s * float64(time.Second))) }
+			ignored := uint64(0)
+			// quote gives messages about packets first+n at second s, which are believed or not.
+			quote := func(s float64, want bool, numbers ...int64) {
+				t.Helper()
+				for _, n := range numbers {
+					lo := uint32(int64(first) + n)
+					if got := o.LearnQuotedMTU(1400, lo, at(s)); got != want {
+						t.Errorf("second %v: packet %d: %v", s, n, got)
+					}
+					if !want {
+						ignored++
+						if o.MTU() != DefaultMTU {
+							t.Fatalf("the MTU is %d", o.MTU())
+						}
+					}
+					o.ResetMTU()
+				}
+			}
+			sent := int64(0)
+			send := func(s float64, n int64, publish bool) {
+				for range n {
+					if _, err := o.NextSeq(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				o.Account(uint64(n), 1, at(s))
+				if publish {
+					o.Publish()
+				}
+				sent += n
+			}
+			quote(0, false, -1, 0, 1, 12345) // nothing was sent: an earlier process may have used -1
+			send(1000, 2, true)
+			quote(1000, true, 0, 1)
+			quote(1000, false, -1, 2, 3, 1000, -1000, 1<<30, -1<<30)
+			quote(1003.9, true, 0, 1)
+			quote(1004.1, false, 0, 1)
+			send(1000.3, 2, true) // within a second of the others, and then long nothing
+			send(5000, 2, true)
+			quote(5000.1, true, 4, 5)
+			quote(5000.1, false, 0, 1, 2, 3, 6)
+			for s := 5001.0; s < 5010; s++ { // two a second
+				send(s, 2, true)
+			}
+			quote(5009.5, true, sent-1, sent-6)
+			quote(5009.5, false, sent, sent-12, 5, 4, 0)
+			send(5010, 2, false) // the lane has not shown it yet
+			quote(5010, true, sent-1, sent-3)
+			quote(5010, false, sent+1<<18)
+			o.Publish()
+			quote(5010, true, sent-1)
+			quote(5010, false, sent)
+			if s := o.Stats(); s.MTUIgnored != ignored {
+				t.Errorf("%d ignored messages are counted, %d were", s.MTUIgnored, ignored)
+			}
+			if o.ResetMTU() || !o.LearnMTU(1300, at(5010)) || o.MTU() != 1300 || !o.ResetMTU() || o.MTU() != DefaultMTU {
+				t.Errorf("reset to %d", o.MTU())
+			}
+		})
 	}
 }
 
@@ -515,6 +607,7 @@ func TestPacketPathAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		o.Account(1, 1, now)
+		o.Publish()
 		o.Claim(1)
 	})
 	lo := uint32(0)
@@ -525,7 +618,9 @@ func TestPacketPathAllocatesNothing(t *testing.T) {
 		i.CheckSeq(seq)
 		i.Advance(seq)
 		i.Account(1, 1, now)
+		i.Publish()
 		i.AccountDrops(Drops{BadICV: 1})
+		i.Publish()
 	})
 }
 
