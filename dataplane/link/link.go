@@ -14,7 +14,7 @@ var (
 	ErrDown        = errors.New("link: the interface is down; set it up")
 	ErrNoGSO       = errors.New("link: the kernel refused this super-packet; queue it again segment by segment")
 	ErrUnknownGSO  = errors.New("link: super-packet of a kind that is not supported (UFO or newer)")
-	ErrTooBig      = errors.New("link: larger than the path MTU, and fragmenting is forbidden")
+	ErrTooBig      = errors.New("link: larger than the interface's MTU, and fragmenting is forbidden")
 	ErrUnreachable = errors.New("link: no route to the destination")
 	ErrRefused     = errors.New("link: nobody listens at the destination")
 	ErrForbidden   = errors.New("link: forbidden by a local firewall rule or policy")
@@ -175,7 +175,7 @@ type TxMsg struct {
 	SegSize int   // 0 = one datagram
 	TOS     uint8 // outer TOS byte or traffic class
 	// Fragment: the outer packets may be fragmented, here and by IPv4 routers (DF is clear). Otherwise one that is larger
-	// than the path MTU fails with ErrTooBig. Turning it costs a system call, and it is a setting of the socket: of the
+	// than the interface's MTU fails with ErrTooBig; what the path beyond carries is for who reads Notices. Turning it costs a system call, and it is a setting of the socket: of the
 	// writers of an Outer only one may send messages with it.
 	Fragment bool
 	Err      error // out: nil, or a sentinel: why the first of the Failed failed
@@ -230,12 +230,13 @@ func (k NoticeKind) String() string {
 }
 
 // Notice is one answer of the network about a packet that was sent. It is not authenticated: believe only one that quotes
-// a known SPI (RFC 4301, 8.2), and a smaller MTU only down to the protocol's minimum.
+// a known SPI (RFC 4301, 8.2) and a sequence number just sent, and a smaller MTU only down to the protocol's minimum.
 type Notice struct {
 	Kind  NoticeKind
 	MTU   int            // of the next hop, outer IP packet, bytes; 0 when not said
 	Peer  netip.AddrPort // where the packet was sent to
-	SPI   uint32         // of the packet quoted; 0 when the quotation is too short to hold it
+	SPI   uint32         // of the packet quoted; 0 when the quotation is too short to hold it and Seq
+	Seq   uint32         // the low half of the quoted packet's sequence number
 	From  netip.Addr     // who says so; not valid when the own host does
 	Local bool           // the own host says so: it is to be believed
 }

@@ -61,7 +61,8 @@ func (s *socket) drain(fd uintptr) (t tidings) {
 func (s *socket) tellTooBig(m *TxMsg) {
 	s.noticeMu.Lock()
 	defer s.noticeMu.Unlock()
-	n := Notice{Kind: NoticeTooBig, Peer: netip.AddrPortFrom(m.To.Addr().Unmap(), m.To.Port()), SPI: leadingSPI(m.Buf), Local: true}
+	n := Notice{Kind: NoticeTooBig, Peer: netip.AddrPortFrom(m.To.Addr().Unmap(), m.To.Port()), Local: true}
+	n.SPI, n.Seq = espHeader(m.Buf)
 	if s.tooBigTo == n.Peer.Addr().WithZone("") {
 		n.MTU = s.tooBigMTU
 	}
@@ -79,11 +80,12 @@ func (s *socket) push(n Notice) {
 	}
 }
 
-func leadingSPI(b []byte) uint32 {
-	if len(b) < 4 {
-		return 0
+// espHeader reads the two fields that come first (RFC 4303, 2). A quotation over UDP may end before them.
+func espHeader(b []byte) (spi, seq uint32) {
+	if len(b) < 8 {
+		return 0, 0
 	}
-	return binary.BigEndian.Uint32(b)
+	return binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
 }
 
 // parseNotice reads one entry: its control messages, and what is quoted of the packet from the ESP header on.
@@ -100,7 +102,8 @@ func parseNotice(ctl, quoted []byte) (Notice, bool) {
 			continue
 		}
 		e := (*unix.SockExtendedErr)(unsafe.Pointer(unsafe.SliceData(data)))
-		n := Notice{SPI: leadingSPI(quoted)}
+		var n Notice
+		n.SPI, n.Seq = espHeader(quoted)
 		switch e.Origin {
 		case unix.SO_EE_ORIGIN_LOCAL:
 			n.Local = true

@@ -58,14 +58,16 @@ func (s *socket) NewWriter() OuterWriter {
 	w.once = func(fd uintptr) { w.n, w.errno = sendmmsg(fd, w.hdrs[w.lo:w.hi]) }
 	w.until = func(fd uintptr) bool { w.once(fd); return !w.full(fd) }
 	w.look = func(fd uintptr) { w.heard = s.drain(fd) }
-	level, name := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER
+	// IPv4 fragments are as long as the interface carries, for routers may cut them again, whatever ICMP messages say; of IPv6 the
+	// kernel must believe them, down to 1280 bytes.
+	level, name, cut := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_OMIT
 	if s.v6 {
-		level, name = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER
+		level, name, cut = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DONT
 	}
 	w.turn = func(fd uintptr) {
-		discover := unix.IP_PMTUDISC_DO // the same numbers in IPv6
+		discover := unix.IP_PMTUDISC_PROBE // the same numbers in IPv6
 		if w.fragment {
-			discover = unix.IP_PMTUDISC_DONT
+			discover = cut
 		}
 		_ = unix.SetsockoptInt(int(fd), level, name, discover) // has worked when the socket was opened
 	}

@@ -173,7 +173,9 @@ func (s *socket) options() []sockopt {
 		}
 		return 0
 	}
-	const discover = unix.IP_PMTUDISC_DO // the same number in IPv6
+	// Never fragmented, and whatever the interface carries is sent. The kernel would also go by ICMP messages, which anybody can
+	// forge; whether one is to be believed only the SA can tell, so here they become notices and nothing more.
+	const discover = unix.IP_PMTUDISC_PROBE // the same number in IPv6
 	var o []sockopt
 	if s.v6 {
 		o = []sockopt{

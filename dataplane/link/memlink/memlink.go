@@ -2,6 +2,7 @@ package memlink
 
 import (
 	"cmp"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"sync"
@@ -368,8 +369,8 @@ func (l *Outer) tooBig(m *link.TxMsg, d []byte) bool {
 	m.Err = link.ErrTooBig
 	m.Failed++
 	n := link.Notice{Kind: link.NoticeTooBig, MTU: l.opts.MTU, Peer: m.To, Local: true}
-	if len(d) >= 4 {
-		n.SPI = uint32(d[0])<<24 | uint32(d[1])<<16 | uint32(d[2])<<8 | uint32(d[3])
+	if len(d) >= 8 {
+		n.SPI, n.Seq = binary.BigEndian.Uint32(d), binary.BigEndian.Uint32(d[4:])
 	}
 	l.Notify(n)
 	return true
