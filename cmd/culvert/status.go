@@ -123,6 +123,9 @@ func printSAs(w io.Writer, sas []control.SA) {
 			fmt.Fprintf(w, "\n    window %d, duplicates %d, too old %d, bad ICV %d", s.ReplayWindow, s.Duplicates, s.TooOld, s.BadICV)
 		} else {
 			fmt.Fprintf(w, "\n    largest inner packet %d bytes", s.MaxInner)
+			if s.MTUIgnored > 0 {
+				fmt.Fprintf(w, ", %d messages of a smaller path not believed", s.MTUIgnored)
+			}
 		}
 		if s.Expired {
 			fmt.Fprint(w, ", EXPIRED")

@@ -83,6 +83,7 @@ type SA struct {
 	Duplicates   uint64     `json:"duplicates"`
 	TooOld       uint64     `json:"too_old"`
 	BadICV       uint64     `json:"bad_icv"`
+	MTUIgnored   uint64     `json:"mtu_ignored,omitempty"` // ICMP messages of a smaller path MTU that quoted nothing just sent
 	Added        time.Time  `json:"added"`
 	LastUsed     *time.Time `json:"last_used,omitempty"`
 	Expired      bool       `json:"expired"`

@@ -64,6 +64,7 @@ func (g *Gateway) SAs() []control.SA {
 	for _, o := range snap.Outbounds() {
 		s := g.sa(o.Params(), "out", o.Stats())
 		s.Dst, s.MaxInner, s.Expired = endpoint(o.Peer()), o.MaxInner(), o.Expired()
+		s.MTUIgnored = o.Stats().MTUIgnored
 		list = append(list, s)
 	}
 	for _, i := range snap.Inbounds() {

@@ -260,6 +260,9 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 	}
 	g.cfg.Wipe()
 	g.cfg, g.tunnels, g.loaded = cfg, next, time.Now()
+	for _, t := range next {
+		t.out.ResetMTU() // the routes are laid for the full size below, and the path is tried anew
+	}
 	SetLevel(g.level, cfg.Log.Level)
 	g.log.Info("configuration loaded", "config", cfg.File, "tunnels", len(next), "new", len(made), "removed", len(diff.Removed),
 		"policies_added", len(diff.PoliciesAdded), "policies_removed", len(diff.PoliciesRemoved))

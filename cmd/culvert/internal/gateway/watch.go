@@ -25,7 +25,7 @@ func (g *Gateway) watch() {
 	go g.expiries()
 }
 
-// notice believes what the network says of a path only where it quotes an SPI that was sent there (RFC 4301 8.2).
+// notice believes what the network says of a path only where it quotes a packet that was just sent there (RFC 4301 8.2).
 func (g *Gateway) notice(linkIndex int, n link.Notice) {
 	if n.Kind != link.NoticeTooBig || n.MTU == 0 {
 		return
@@ -37,7 +37,13 @@ func (g *Gateway) notice(linkIndex int, n link.Notice) {
 		if p.Link != linkIndex || t.out.Peer().Addr() != n.Peer.Addr() || p.SPI != n.SPI && !n.Local {
 			continue
 		}
-		if t.out.LearnMTU(n.MTU, time.Now()) {
+		var learned bool
+		if n.Local {
+			learned = t.out.LearnMTU(n.MTU, time.Now())
+		} else {
+			learned = t.out.LearnQuotedMTU(n.MTU, n.Seq, time.Now())
+		}
+		if learned {
 			g.log.Info("the path takes less", "tunnel", name, "outer_mtu", t.out.MTU(), "max_inner", t.out.MaxInner())
 			g.layRoutes()
 		}
