@@ -1,6 +1,7 @@
 package sa
 
 import (
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -178,5 +179,34 @@ func TestWipedIsFinal(t *testing.T) {
 	}
 	if n, err := next.NextSeq(); n != 5 || err != nil {
 		t.Errorf("NextSeq is %d, %v", n, err)
+	}
+}
+
+// A lane may still owe a Publish when an SA is wiped; what is shown is final either way.
+func TestWipedBeforePublish(t *testing.T) {
+	db := NewDB()
+	out, in := outbound(t, params(t, 0x1000)), inbound(t, params(t, 0x1001))
+	update(t, db, func(tx *Tx) error { return errors.Join(tx.AddOutbound(out), tx.AddInbound(in)) })
+	snap := db.Acquire()
+	for range 3 {
+		if _, err := out.NextSeq(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out.Account(2, 200, time.Now())
+	in.Advance(7)
+	in.Account(1, 100, time.Now())
+	update(t, db, func(tx *Tx) error { return errors.Join(tx.RemoveOutbound(out), tx.RemoveInbound(in)) })
+	snap.Release()
+	out.Publish()
+	in.Publish()
+	if err := db.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if s := out.Stats(); s.Seq != 3 || s.Packets != 2 {
+		t.Errorf("the outbound SA ends with number %d, %d packets", s.Seq, s.Packets)
+	}
+	if s, r := in.Stats(), in.Replay(); s.Packets != 1 || r.Top != 7 || r.Seen[0] != 1 {
+		t.Errorf("the inbound SA ends with number %d, %d packets, window %x", r.Top, s.Packets, r.Seen)
 	}
 }

@@ -148,6 +148,7 @@ func (i *Inbound) place(p *Params) { i.params.Store(p) }
 // wipe ends the SA: nothing can be opened with it any more.
 func (i *Inbound) wipe() error {
 	defer i.life.wiped.Store(true)
+	i.Publish() // no lane has the SA any more, but one may still owe this
 	err := i.session.Close()
 	i.Params().Keys.Zero()
 	return err

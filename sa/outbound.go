@@ -271,8 +271,10 @@ func (o *owner) lane() (int, bool) {
 // wipe ends the SA: nothing can be sent with it any more.
 func (o *Outbound) wipe() error {
 	defer o.life.wiped.Store(true)
-	o.counters.use.seq = o.seq.last // no lane has it any more
-	o.counters.publish()
+	o.counters.mu.Lock() // no lane has the SA any more, but one may still owe a Publish
+	o.counters.use.seq = o.seq.last
+	o.counters.show()
+	o.counters.mu.Unlock()
 	err := o.session.Close()
 	o.Params().Keys.Zero()
 	return errors.Join(err, o.seq.Close())

@@ -24,6 +24,7 @@ func use(tb testing.TB, p *plane, o *sa.Outbound, packets int) (last uint64) {
 		last = n
 	}
 	o.Account(uint64(packets), uint64(100*packets), time.Now())
+	o.Publish()
 	return last
 }
 
@@ -37,6 +38,7 @@ func receive(tb testing.TB, p *plane, i *sa.Inbound, seqs ...uint64) {
 		}
 	}
 	i.Account(uint64(len(seqs)), uint64(100*len(seqs)), time.Now())
+	i.Publish()
 }
 
 // The outbound SA is that of the template's SPI where it has one, and else the newest of the template's reqid and addresses; it
@@ -210,6 +212,7 @@ func moveSA(t *testing.T, esn bool) {
 					t.Errorf("it counts %d packets, and had sent %d and 5", s.Packets, have.Cur.Packets)
 				}
 				o.Account(1, 100, time.Now())
+				o.Publish()
 				continue
 			}
 			i = inbound(in.SPI)
