@@ -33,6 +33,7 @@ const (
 	CauseEncapMismatch
 	CauseDuplicate
 	CauseTooOld
+	CauseNotMarked
 	CauseBadLength
 	CauseIntegrityFailed
 	CauseBadPad
@@ -74,6 +75,7 @@ var causes = [NumCauses]struct{ name, text string }{
 	CauseEncapMismatch:     {"encap-mismatch", "the SA is there, but for another encapsulation or address family"},
 	CauseDuplicate:         {"duplicate", "this sequence number was received before (RFC 4303 3.4.3)"},
 	CauseTooOld:            {"too-old", "the sequence number lies before the replay window (RFC 4303 3.4.3)"},
+	CauseNotMarked:         {"seq-not-marked", "the disk has not yet confirmed a mark beyond this number, without which the packet could be replayed after a restart"},
 	CauseBadLength:         {"bad-length", "the ciphertext is not a whole number of blocks"},
 	CauseIntegrityFailed:   {"integrity-failed", "the ICV is wrong (RFC 4303 3.4.4)"},
 	CauseBadPad:            {"bad-pad", "the padding is not 1, 2, 3, … (RFC 4303 2.4)"},

@@ -290,6 +290,22 @@ func provocations() []provocation {
 			w.site[siteB].receive(1)
 			return func() Counters { return w.site[siteB].in(udp4) }, 2
 		}},
+		{CauseNotMarked, "the store is gone", inwards(udp4, 0, nil, func(w *world, tn *tunnel, s *sealer) [][]byte {
+			store, err := sa.OpenStore(w.TempDir())
+			if err != nil {
+				w.Fatal(err)
+			}
+			p := tn.in[siteB].Params()
+			mark, err := store.Received(p.SPI, p.Dst, p.Keys)
+			if err == nil {
+				err = tn.in[siteB].Persist(mark)
+			}
+			if err != nil {
+				w.Fatal(err)
+			}
+			store.Close()
+			return [][]byte{s.seal(1<<20, nextHeaderIPv4, p4), s.seal(1<<20, nextHeaderIPv4, p4)}
+		})},
 		{CauseTooOld, "left of the window", func(t *testing.T) (func() Counters, int) {
 			w := newWorld(t, plan{})
 			tn := w.tunnel(1, udp4, cbcSHA1, func(_ int, out, in *sa.Params) { in.ReplayWindow = 32 })

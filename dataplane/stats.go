@@ -106,8 +106,11 @@ func (b *books) read() Counters {
 
 // replayCause maps a replay verdict that is not fresh to its drop cause.
 func replayCause(v sa.Verdict) Cause {
-	if v == sa.TooOld {
+	switch v {
+	case sa.TooOld:
 		return CauseTooOld
+	case sa.NotMarked:
+		return CauseNotMarked
 	}
 	return CauseDuplicate
 }

@@ -11,6 +11,8 @@
 //	life.go      limits soft and hard, counters and how they are read
 //	sequence.go  Sequence: numbers handed out, one at a time
 //	store.go     Store: marks on disk ahead of the numbers in use
+//	received.go  Received: marks on disk ahead of the numbers accepted
+//	memory.go    the exact numbers accepted, in memory that outlives the process
 //	marks.go     the store's file, byte by byte, and how it is written durably
 //	volatile.go  directories that a reboot empties
 //	selector.go  Selector, PortRange, Flow: which packets are meant, and as text
@@ -49,4 +51,23 @@
 //	in   Seq, CheckSeq           before the ICV: which 64-bit number is it, and can it be fresh
 //	     [open with that number]
 //	     Advance                 after the ICV, with the same number: check again, for a copy may have come in between, and record
+//
+// # What was accepted before a restart
+//
+// An inbound SA with a mark (Store.Received, Inbound.Persist) accepts no packet that an earlier process has accepted with its key.
+// Two records see to that. The mark on disk lies ahead of all numbers accepted, durably, before they are: the store moves it on when
+// a quarter of the distance is used, without the lane waiting. The exact highest number lies in memory that outlives the process
+// (a mapped file on a tmpfs, which Store.Memory tells of), written with each burst before its packets are delivered.
+//
+//	stopped in order     the exact number is on disk: nothing is lost
+//	killed, kill -9      the exact number is in memory: nothing is lost
+//	power failure, or a  only the mark is there: everything up to it counts as received. Packets numbered between the last one
+//	kill without memory  accepted and the mark are refused: 4 seconds' worth at the rate of the time, at least 1024, and 16,384
+//	                     for an SA that began, or whose peer's numbers leapt, within ten seconds
+//
+// The other choice after a power failure, to go on at the last number known and accept what may be repeated, would let anybody who
+// has recorded packets replay them; refusing fresh ones ends by itself. When the disk is slower than the numbers, packets beyond the
+// mark are dropped under a cause of their own, NotMarked, rather than accepted without a record; the next mark that is asked for
+// is further ahead. So are the first packets after the numbers have leapt beyond the mark, as a peer's do that has restarted,
+// for as long as the disk takes.
 package sa

@@ -18,7 +18,9 @@ type Inbound struct {
 	window Window
 	filter bool // the window is used
 	seen   seen // what is published of the window
-	esn    bool
+
+	received *Received // nil: what was accepted is forgotten with the process
+	esn      bool
 
 	owner    owner
 	adopted  atomic.Bool // by a DB, for good
@@ -84,11 +86,15 @@ func (i *Inbound) CheckSeq(seq uint64) Verdict {
 }
 
 // Advance judges a packet again, now that its ICV has been found right, and records it if it is Fresh. seq is what the ICV was
-// checked with: inferring again could give another number, for the window may have moved. For the owning lane.
+// checked with: inferring again could give another number, for the window may have moved. It is NotMarked if the SA has a mark
+// and the number lies beyond it. For the owning lane.
 func (i *Inbound) Advance(seq uint64) Verdict {
 	if !i.filter {
 		i.window.top = max(i.window.top, seq)
 		return Fresh
+	}
+	if i.received != nil && seq > i.window.top && !i.received.admits(seq) {
+		return NotMarked
 	}
 	return i.window.Advance(seq)
 }
@@ -104,9 +110,12 @@ func (i *Inbound) Resume(top uint64) {
 }
 
 // Account counts a burst of packets that were accepted, in bytes of ESP, and passes the limits that are reached. For the
-// owning lane, which does not accept packets once Expired says so. It reports whether this is the first change since Publish,
+// owning lane, which does not accept packets once Expired says so, and delivers none before they are accounted. It reports whether this is the first change since Publish,
 // which the lane then owes.
 func (i *Inbound) Account(packets, bytes uint64, now time.Time) bool {
+	if i.received != nil {
+		i.received.tend(i.window.top, i.life.age(now))
+	}
 	return i.counters.account(&i.life, packets, bytes, i.window.top, now)
 }
 
@@ -149,6 +158,7 @@ func (i *Inbound) place(p *Params) { i.params.Store(p) }
 func (i *Inbound) wipe() error {
 	defer i.life.wiped.Store(true)
 	i.Publish() // no lane has the SA any more, but one may still owe this
+	i.received.Close()
 	err := i.session.Close()
 	i.Params().Keys.Zero()
 	return err

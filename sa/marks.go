@@ -21,7 +21,7 @@ import (
 //
 //	header: 0 magic (24) | 24 version (4) | 28 number of slots (4) | 32 zero (28) | 60 CRC
 //	slot:   0 state (1) | 1 flags (1) | 2 zero (2) | 4 SPI (4) | 8 next (8) | 16 key ID (16) | 32 destination (16)
-//	        48 time written, Unix seconds (8) | 56 zero (4) | 60 CRC
+//	        48 time written, Unix seconds (8) | 56 generation (4) | 60 CRC
 const (
 	marksName    = "sequence-marks"
 	lockName     = "lock"
@@ -35,13 +35,16 @@ const (
 
 	flagESN = 1 << 0
 	flagIP4 = 1 << 1
+	flagIn  = 1 << 2 // of an inbound SA
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// mark is one slot: the first number of a key that is not reserved yet.
+// mark is one slot: the first number of a key that is not reserved yet, or that an inbound SA may not have accepted yet.
 type mark struct {
 	used    bool
+	in      bool
+	gen     uint32 // inbound: which record in memory belongs to it
 	id      SequenceID
 	next    uint64
 	written time.Time
@@ -70,6 +73,10 @@ func (m *mark) encode(slot int) [recordLen]byte {
 		}
 		if m.id.Dst.Is4() {
 			rec[1] |= flagIP4
+		}
+		if m.in {
+			rec[1] |= flagIn
+			binary.BigEndian.PutUint32(rec[56:], m.gen)
 		}
 		binary.BigEndian.PutUint32(rec[4:], m.id.SPI)
 		binary.BigEndian.PutUint64(rec[8:], m.next)
@@ -126,6 +133,9 @@ func decodeMarks(b []byte) ([]mark, error) {
 			m := &marks[i]
 			m.used = true
 			m.id.ESN = rec[1]&flagESN != 0
+			if m.in = rec[1]&flagIn != 0; m.in {
+				m.gen = binary.BigEndian.Uint32(rec[56:])
+			}
 			m.id.SPI = binary.BigEndian.Uint32(rec[4:])
 			m.next = binary.BigEndian.Uint64(rec[8:])
 			m.id.KeyID = [16]byte(rec[16:32])

@@ -628,7 +628,7 @@ func TestPacketPathAllocatesNothing(t *testing.T) {
 func TestNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range []fmt.Stringer{
-		Tunnel, Transport, EncapNone, EncapUDP, Out, In, Fresh, Duplicate, TooOld, Discard, Protect, Bypass,
+		Tunnel, Transport, EncapNone, EncapUDP, Out, In, Fresh, Duplicate, TooOld, NotMarked, Discard, Protect, Bypass,
 		CauseBytes, CausePackets, CauseAdd, CauseUse, CauseSequence,
 		DFSet, DFClear,
 	} {

@@ -63,6 +63,8 @@ type SequenceID struct {
 // The directory must last as long as the keys do, and never go back in time: an old copy of it, from a backup or with the
 // snapshot of a virtual machine, has marks that lie behind numbers in use.
 //
+// The store keeps such a mark for inbound SAs too: see Received.
+//
 // All methods may be called from any goroutine.
 type Store struct {
 	now func() time.Time // tests have their own
@@ -82,6 +84,11 @@ type Store struct {
 	err     error
 	closed  bool
 	created bool // there was no file of marks
+
+	received  map[int]*Received // open ones, by slot
+	final     map[int]uint64    // by slot: exact marks of closed ones that are not on disk yet
+	memory    *tops             // nil: there is none
+	memoryErr error             // why not
 }
 
 // OpenStore opens the store in a directory, which it makes if need be, and locks it. Errors wrap ErrStoreBusy if another process
@@ -95,15 +102,21 @@ func OpenStore(dir string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.close())
 	}
+	s.memory, s.memoryErr = openTops(d.dir, len(s.marks))
 	go s.run()
 	return s, nil
 }
+
+// Memory is nil if the exact numbers received outlive the process in memory, and else why not: then a kill costs inbound SAs what a
+// power failure costs them.
+func (s *Store) Memory() error { return s.memoryErr }
 
 // loadStore makes a store of what a disk holds, nil if nothing. It does not work ahead yet.
 func loadStore(d disk, content []byte) (*Store, error) {
 	s := &Store{
 		now: time.Now, disk: d, byKey: map[[16]byte]int{}, open: map[*Sequence]struct{}{},
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+		received: map[int]*Received{}, final: map[int]uint64{},
 	}
 	if content == nil {
 		s.created = true
@@ -162,7 +175,7 @@ func (s *Store) Sequences(ids []SequenceID) ([]*Sequence, error) {
 		}
 		all[i] = &Sequence{store: s, slot: s.byKey[id.KeyID], limit: lastSeq(id.ESN) + 1, chunk: firstChunk}
 	}
-	if err := s.reserve(all); err != nil {
+	if err := s.reserve(all, nil); err != nil {
 		return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
 	}
 	for i, q := range all {
@@ -206,15 +219,16 @@ func (s *Store) grow() error {
 		return err
 	}
 	s.marks, s.suspect = grown, false
+	_ = s.memory.grow(len(grown)) // slots without a record are as if there were no memory
 	for i := len(grown) - 1; i >= n; i-- {
 		s.free = append(s.free, i)
 	}
 	return nil
 }
 
-// reserve makes a reservation of its chunk for each sequence and hands it over as the spare, or marks it as spent. It writes
-// all marks and waits for the disk once. On an error the sequences have got nothing.
-func (s *Store) reserve(seqs []*Sequence) error {
+// reserve makes a reservation of its chunk for each sequence and hands it over as the spare, or marks it as spent, and moves the
+// marks of inbound SAs. It writes all marks and waits for the disk once. On an error nobody has got anything.
+func (s *Store) reserve(seqs []*Sequence, ins []*Received) error {
 	if s.closed {
 		return ErrStoreClosed
 	}
@@ -232,11 +246,26 @@ func (s *Store) reserve(seqs []*Sequence) error {
 		spans[i] = span{m.next, m.next + min(q.chunk, q.limit-m.next)}
 		m.next, m.written = spans[i].hi, now
 	}
+	move := func(slot int, next uint64) {
+		m := &s.marks[slot]
+		first[slot] = m.next
+		m.next, m.written = next, now
+	}
+	for _, r := range ins {
+		move(r.slot, r.wanted)
+	}
+	for slot, next := range s.final {
+		move(slot, next)
+	}
 	if err := s.commit(first); err != nil {
 		for slot, next := range first {
 			s.marks[slot].next = next // nothing beyond it was handed out
 		}
 		return err
+	}
+	clear(s.final)
+	for _, r := range ins {
+		r.turn.Store(filled)
 	}
 	for i, q := range seqs {
 		if spans[i].hi == 0 {
@@ -286,7 +315,7 @@ func (s *Store) skip(q *Sequence, n uint64) error {
 	}
 	m := &s.marks[q.slot]
 	m.next = max(m.next, n) // durable with the reservation; without, it is only higher than it need be
-	if err := s.reserve([]*Sequence{q}); err != nil {
+	if err := s.reserve([]*Sequence{q}, nil); err != nil {
 		return fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
 	}
 	if q.spent.Load() {
@@ -335,10 +364,16 @@ func (s *Store) extend() error {
 		}
 	}
 	s.batch = batch
-	if len(batch) == 0 {
+	var ins []*Received
+	for _, r := range s.received {
+		if r.turn.Load() == wanted {
+			ins = append(ins, r)
+		}
+	}
+	if len(batch)+len(ins)+len(s.final) == 0 || s.closed {
 		return nil
 	}
-	s.err = s.reserve(batch)
+	s.err = s.reserve(batch, ins)
 	if s.err != nil {
 		s.err = fmt.Errorf("sa: sequence store: %s: %w", s.disk, s.err)
 		return s.err
@@ -407,10 +442,18 @@ func (s *Store) Close() error {
 		s.mu.Unlock()
 		return nil
 	}
+	var err error
+	if len(s.final) > 0 {
+		if err = s.reserve(nil, nil); err != nil {
+			err = fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
+		}
+	}
+	exact := err == nil && len(s.received) == 0 // on disk, so that nobody needs the memory
 	s.closed = true
 	clear(s.open)
+	clear(s.received)
 	s.mu.Unlock()
 	close(s.stop)
 	<-s.done
-	return s.disk.close()
+	return errors.Join(err, s.memory.close(exact), s.disk.close())
 }

@@ -32,7 +32,12 @@ func TestMain(m *testing.M) {
 	if !ok {
 		os.Exit(m.Run())
 	}
-	if err := map[string]func(string) error{"number": number, "open": open}[what](dir); err != nil {
+	program := map[string]func(string) error{
+		"number": number, "open": open,
+		"receive":                func(dir string) error { return receive(dir, true) },
+		"receive without memory": func(dir string) error { return receive(dir, false) },
+	}[what]
+	if err := program(dir); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
@@ -623,6 +628,7 @@ func TestStoreDamage(t *testing.T) {
 func FuzzDecodeMarks(f *testing.F) {
 	f.Add(encodeMarks(make([]mark, 2)))
 	f.Add(encodeMarks([]mark{{used: true, id: SequenceID{SPI: 256, Dst: peer, KeyID: keyA, ESN: true}, next: 9, written: time.Unix(5, 0)}}))
+	f.Add(encodeMarks([]mark{{used: true, in: true, gen: 77, id: SequenceID{SPI: 256, Dst: peer, KeyID: keyA}, next: 9, written: time.Unix(5, 0)}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) >= recordLen {
 			binary.BigEndian.PutUint32(b[28:], uint32(len(b)/recordLen-1))

@@ -17,11 +17,12 @@ const (
 	Fresh     Verdict = iota // not seen yet
 	Duplicate                // inside the window, and seen already
 	TooOld                   // left of the window, so that nobody knows; also 0, which no sender uses
+	NotMarked                // beyond the mark on disk: it could be accepted again after a restart
 )
 
-var verdicts = [...]string{Fresh: "fresh", Duplicate: "duplicate", TooOld: "too-old"}
+var verdicts = [...]string{Fresh: "fresh", Duplicate: "duplicate", TooOld: "too-old", NotMarked: "not-marked"}
 
-// String is "fresh", "duplicate" or "too-old".
+// String is "fresh", "duplicate", "too-old" or "not-marked".
 func (v Verdict) String() string {
 	if int(v) < len(verdicts) {
 		return verdicts[v]

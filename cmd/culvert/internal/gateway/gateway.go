@@ -170,6 +170,7 @@ func (g *Gateway) chooseEngine() (err error) {
 // openStore opens the sequence store, nil without a state directory, which package configs refuses for an AEAD.
 func (g *Gateway) openStore() (*sa.Store, error) {
 	if g.cfg.StateDir == "" {
+		g.log.Warn("there is no state_dir: what is received before a restart can be replayed after it")
 		return nil, nil
 	}
 	s, err := sa.OpenStore(g.cfg.StateDir)
@@ -178,6 +179,9 @@ func (g *Gateway) openStore() (*sa.Store, error) {
 	}
 	if s.Created() {
 		g.log.Info("no sequence marks were there: a new file of them begins", "state_dir", g.cfg.StateDir)
+	}
+	if err := s.Memory(); err != nil {
+		g.log.Info("no memory outlives the process: if it is killed, it refuses up to 4 seconds' worth of what peers send next", "reason", err)
 	}
 	return s, nil
 }

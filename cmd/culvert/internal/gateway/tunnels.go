@@ -149,7 +149,25 @@ func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, e
 		inS.Close()
 		return nil, refuse("in", err)
 	}
+	if err := g.remember(in, &inP); err != nil {
+		seq.Close()
+		outS.Close()
+		inS.Close()
+		return nil, cfg.Refuse(fmt.Sprintf("tunnel.%s.in", t.Name), storeError(err), storeMend(err), err)
+	}
 	return &tunnel{cfg: t, out: out, in: in, mtu: mtu}, nil
+}
+
+// remember lets an inbound SA go on behind what earlier processes have received with its key.
+func (g *Gateway) remember(in *sa.Inbound, p *sa.Params) error {
+	if g.store == nil || p.NoReplayCheck {
+		return nil
+	}
+	mark, err := g.store.Received(p.SPI, p.Dst, p.Keys)
+	if err != nil {
+		return err
+	}
+	return in.Persist(mark)
 }
 
 // sequence gives the outbound SA its numbers: from the store, which never gives one twice. Without a store (the
@@ -170,6 +188,7 @@ func closeAll(ts map[string]*tunnel) {
 		t.out.Session().Close()
 		t.out.Sequence().Close()
 		t.in.Session().Close()
+		t.in.Received().Close()
 	}
 }
 
