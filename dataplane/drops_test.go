@@ -303,6 +303,7 @@ func provocations() []provocation {
 			if err != nil {
 				w.Fatal(err)
 			}
+			mark.Close()
 			store.Close()
 			return [][]byte{s.seal(1<<20, nextHeaderIPv4, p4), s.seal(1<<20, nextHeaderIPv4, p4)}
 		})},
