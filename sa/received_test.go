@@ -413,6 +413,7 @@ func TestReceivedResumes(t *testing.T) {
 	if i = persisted(t, s, p); i.Top() != 149 {
 		t.Errorf("goes on at %d", i.Top())
 	}
+	i.received.Close()
 	var none *Received
 	none.Close()
 }
