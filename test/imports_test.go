@@ -28,7 +28,7 @@ var ours = []struct {
 	{"offload/.", nil},
 	{"offload", []string{"offload/."}},
 	{"sa", []string{"offload/."}},
-	{"xfrm", []string{"sa", "offload/."}},
+	{"xfrm", []string{"sa", "offload/.", "xfrm"}},
 	{"dataplane", []string{"offload/.", "sa", "dataplane"}},
 	{"dataplane/link", []string{"dataplane/link"}},
 	{"configs", []string{"sa", "offload/."}},
