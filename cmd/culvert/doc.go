@@ -3,6 +3,7 @@
 //	main.go, root.go  the command line; status.go, engines.go and run.go have the commands
 //	check.go          culvert check
 //	usage.go          unknown commands are errors that name what was probably meant; help
+//	internal/early    the signals of culvert run, before anything else
 //	internal/gateway  a gateway from a configuration: start, reload, stop, metrics
 //	internal/hostnet  the host's routes, and the guard
 //	internal/control  how commands ask a running gateway

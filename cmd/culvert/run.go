@@ -1,15 +1,19 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
+	"culvert/cmd/culvert/internal/early"
 	"culvert/cmd/culvert/internal/gateway"
 	"culvert/cmd/culvert/internal/hostnet"
 	"culvert/configs"
@@ -44,10 +48,10 @@ the clear.`,
 	return c
 }
 
-// run serves until a signal ends it. The signals are taken before anything is started, so that none is missed.
+// run serves until a signal ends it.
 func run(file string) error {
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signals := early.Signals
+	early.Take(signals)
 	defer signal.Stop(signals)
 
 	if err := gateway.ProtectMemory(); err != nil {
@@ -72,6 +76,7 @@ func run(file string) error {
 			if s == syscall.SIGHUP {
 				notify(log, daemon.SdNotifyReloading)
 				if err := reload(g, file); err != nil {
+					g.Refused(err)
 					log.Error("the configuration was not loaded; the gateway goes on with the old one", "reason", err)
 				}
 				notify(log, daemon.SdNotifyReady)
@@ -82,10 +87,7 @@ func run(file string) error {
 			return g.Stop()
 		case <-g.Died():
 			notify(log, daemon.SdNotifyStopping)
-			if err := g.Stop(); err != nil {
-				return err
-			}
-			return fmt.Errorf("the data plane stopped by itself")
+			return g.Cause(g.Stop())
 		}
 	}
 }
@@ -144,23 +146,97 @@ func guardCommand() *cobra.Command {
 the gateway's first packet until it is removed here, whatever happens to the gateway: it may be stopped, killed or not
 started yet, and still nothing that a policy protects leaves, or comes in, unprotected.`,
 	}
-	c.AddCommand(&cobra.Command{
+	c.AddCommand(guardShowCommand(), guardRemoveCommand())
+	return c
+}
+
+func guardShowCommand() *cobra.Command {
+	var file string
+	c := &cobra.Command{
 		Use:   "show",
-		Short: "Count the guard's rules and routes on this host",
-		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			rules, routes, err := hostnet.Leftovers()
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(c.OutOrStdout(), "rules %d, routes %d in table %d; `ip rule` and `ip route show table %[3]d` list them\n", rules, routes, hostnet.Table)
+		Short: "Show the guard on this host, and what a configuration asks for and is missing",
+		Long: `Show the rules and routes of culvert's that this host has. With -c, or where the default configuration can be read, they
+are compared with what it asks for: what is missing is said, and the exit code is 1.`,
+		Example: "  sudo culvert guard show -c /etc/culvert/culvert.toml",
+		Args:    cobra.NoArgs,
+	}
+	configFlag(c, &file)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		h, err := hostnet.Here()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		all, err := h.List()
+		if err != nil {
+			return err
+		}
+		w := c.OutOrStdout()
+		for _, l := range all {
+			fmt.Fprintln(w, l)
+		}
+		if len(all) == 0 {
+			fmt.Fprintln(w, "this host has no rule or route of culvert's")
+		}
+		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && !c.Flags().Changed("config") {
+			fmt.Fprintf(w, "Not compared with a configuration: there is no %s; name another with -c.\n", file)
 			return nil
-		},
-	}, &cobra.Command{
+		}
+		cfg, err := configs.Load(file)
+		if err != nil {
+			return err
+		}
+		defer cfg.Wipe()
+		if !cfg.Guard.Enabled {
+			fmt.Fprintf(w, "%s asks for no guard (guard.enabled = false).\n", file)
+			return nil
+		}
+		missing, err := gateway.GuardMissing(h, cfg)
+		if err != nil {
+			return err
+		}
+		if len(missing) > 0 {
+			return fmt.Errorf("the guard that %s asks for is incomplete: missing are %s; a running gateway lays it again at once, `culvert run` at its start", file, strings.Join(missing, ", "))
+		}
+		fmt.Fprintf(w, "The guard that %s asks for is complete.\n", file)
+		return nil
+	}
+	return c
+}
+
+func guardRemoveCommand() *cobra.Command {
+	var force bool
+	c := &cobra.Command{
 		Use:   "remove",
 		Short: "Remove the guard: from now on traffic to the remote subnets takes any route there is, in the clear",
-		Args:  cobra.NoArgs,
-		RunE:  func(*cobra.Command, []string) error { return hostnet.Remove() },
-	})
+		Long: `Remove the guard, and print what was removed: from now on traffic to the remote subnets takes any route there is, in the
+clear. A running gateway needs it and would lay it again; stop the gateway first.`,
+		Args: cobra.NoArgs,
+	}
+	c.Flags().BoolVar(&force, "force", false, "also while a gateway runs, which will lay it again")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if pid := hostnet.OwnedBy(); pid != 0 && !force {
+			return fmt.Errorf("a gateway runs here, process %d, and would lay the guard again at once; stop it first, or say --force", pid)
+		}
+		h, err := hostnet.Here()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		all, err := h.List()
+		if err != nil {
+			return err
+		}
+		if err := h.Remove(); err != nil {
+			return err
+		}
+		for _, l := range all {
+			fmt.Fprintln(c.OutOrStdout(), "removed", l)
+		}
+		if len(all) == 0 {
+			fmt.Fprintln(c.OutOrStdout(), "there was nothing to remove")
+		}
+		return nil
+	}
 	return c
 }

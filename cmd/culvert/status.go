@@ -5,6 +5,7 @@ import (
 	"io"
 	"sort"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -31,12 +32,19 @@ func statusCommand() *cobra.Command {
 func printStatus(w io.Writer, s control.Status) {
 	fmt.Fprintf(w, "culvert %s, pid %d, up %s\n", s.Version, s.PID, since(s.Started))
 	fmt.Fprintf(w, "configuration  %s, loaded %s ago, tunnels: %d\n", s.Config, since(s.Loaded), s.Tunnels)
+	if r := s.Refused; r != nil {
+		fmt.Fprintf(w, "reload         REFUSED %s ago, the configuration above is still the one in use:\n", since(r.At))
+		for line := range strings.Lines(r.Reason) {
+			fmt.Fprintf(w, "               %s\n", strings.TrimRight(line, "\n"))
+		}
+	}
 	workers := "run to completion"
 	if s.Workers > 0 {
 		workers = fmt.Sprintf("%d workers for lanes that cannot keep up", s.Workers)
 	}
 	fmt.Fprintf(w, "engine         %s, %s\n", s.Engine, workers)
 	fmt.Fprintf(w, "tun            %s, MTU %d, %s\n", s.TUN.Name, s.TUN.MTU, s.TUN.Offloads)
+	fmt.Fprintf(w, "host           %s\n", hostLine(s.Host))
 	for _, l := range s.Links {
 		fmt.Fprintf(w, "link           %s on %s, %s\n", l.Name, l.Local, l.Offloads)
 	}
@@ -57,6 +65,27 @@ func printStatus(w io.Writer, s control.Status) {
 	}
 	t.Flush()
 	printDrops(w, s.Lanes)
+}
+
+// hostLine says in one line whether the host's routes are what they should be.
+func hostLine(h control.Host) string {
+	line := "routes and guard in place"
+	if !h.Guard {
+		line = "routes in place, no guard (guard.enabled = false)"
+	}
+	switch {
+	case h.Problem != "":
+		line = "INCOMPLETE: " + h.Problem
+	case !h.InPlace:
+		line = "being laid again"
+	}
+	if len(h.Missing) > 0 {
+		line += ", missing: " + strings.Join(h.Missing, ", ")
+	}
+	if h.Restored > 0 {
+		line += fmt.Sprintf(", laid again %d times after others removed something", h.Restored)
+	}
+	return line
 }
 
 // printDrops lists the drops of all lanes by cause, with what each cause means.

@@ -6,6 +6,7 @@
 //	traffic_test.go   ping, iperf3 and a file through every link, both families inside and outside
 //	mtu_test.go       exact sizes, exact answers
 //	leak_test.go      nothing in the clear, whatever happens to a gateway
+//	host_test.go      one gateway in each namespace; what others remove of its routes is laid again; early signals
 //	sequence_test.go  no sequence number twice, whatever happens to a gateway
 //	reload_test.go    SIGHUP
 //	status_test.go    what status, sa list and policy list print

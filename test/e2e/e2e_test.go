@@ -64,6 +64,7 @@ type gateway struct {
 	control string
 	proc    *lab.Process
 	logs    []string
+	env     []string // of the process, beside the test's own
 	secrets []string // hex of the keys in its configuration
 }
 
@@ -229,6 +230,7 @@ func (g *gateway) launch() {
 	g.logs = append(g.logs, name)
 	cmd := exec.Command(program, "run", "-c", g.config)
 	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), g.env...)
 	if g.proc, err = g.ns.Start(cmd); err != nil {
 		g.t.Fatal(err)
 	}

@@ -9,8 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -25,13 +27,30 @@ type Status struct {
 	Started  time.Time `json:"started"`
 	Config   string    `json:"config"`
 	Loaded   time.Time `json:"config_loaded"`
+	Refused  *Refused  `json:"reload_refused,omitempty"` // the last reload, if it failed
 	Engine   string    `json:"engine"`
 	Workers  int       `json:"workers"`
 	Tunnels  int       `json:"tunnels"`
 	TUN      TUN       `json:"tun"`
+	Host     Host      `json:"host"`
 	Links    []Link    `json:"links"`
 	Lanes    []Lane    `json:"lanes"`
 	Balanced bool      `json:"balanced"` // every lane's books
+}
+
+// Refused is a reload that left the gateway as it was.
+type Refused struct {
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason"`
+}
+
+// Host is the state of the host's routes, rules and addresses that are the gateway's.
+type Host struct {
+	Guard    bool     `json:"guard"`             // asked for
+	InPlace  bool     `json:"in_place"`          // all of it, the guard too
+	Missing  []string `json:"missing,omitempty"` // what others removed and is not laid again yet
+	Restored uint64   `json:"restored"`          // times that something was laid again
+	Problem  string   `json:"problem,omitempty"` // why it cannot be
 }
 
 // TUN is the inner side.
@@ -117,15 +136,15 @@ type Server struct {
 // behind is replaced; one that a living gateway answers on is an error.
 func Listen(path string, src Source) (*Server, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("control: make the directory of the socket: %w", err)
+		return nil, fmt.Errorf("make the directory of the socket: %w", err)
 	}
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
-		return nil, fmt.Errorf("control: a gateway already answers on %s; stop it, or give this one another `control` path", path)
+		return nil, fmt.Errorf("a gateway already answers on %s; stop it, or give this one another `control` path", path)
 	}
 	if fi, err := os.Lstat(path); err == nil {
 		if fi.Mode()&os.ModeSocket == 0 {
-			return nil, fmt.Errorf("control: %s is in the way and is not a socket; remove it, or choose another `control` path", path)
+			return nil, fmt.Errorf("%s is in the way and is not a socket; remove it, or choose another `control` path", path)
 		}
 		os.Remove(path)
 	}
@@ -133,7 +152,7 @@ func Listen(path string, src Source) (*Server, error) {
 	ln, err := net.Listen("unix", path)
 	syscall.Umask(old)
 	if err != nil {
-		return nil, fmt.Errorf("control: %w", err)
+		return nil, fmt.Errorf("%w", err)
 	}
 	mux := http.NewServeMux()
 	answer := func(f func() any) http.HandlerFunc {
@@ -161,6 +180,22 @@ func (s *Server) Close() error {
 	return err
 }
 
+// maxSocketPath is the longest path of a Unix socket, in bytes (unix(7)).
+const maxSocketPath = 107
+
+// innermost leaves out the URL and the address, which the user did not write.
+func innermost(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
 // Client asks the gateway behind one socket.
 type Client struct {
 	path string
@@ -183,22 +218,36 @@ func Dial(path string) *Client {
 
 // Raw gives the document behind what ("status", "sas", "policies") as the gateway sent it.
 func (c *Client) Raw(what string) ([]byte, error) {
-	r, err := c.http.Get("http://culvert/" + what)
 	switch {
+	case c.path == "":
+		return nil, fmt.Errorf("the path of the control socket is empty; name the one in the gateway's configuration, or leave --control out for %s", DefaultSocket)
+	case len(c.path) > maxSocketPath:
+		return nil, fmt.Errorf("the path of the control socket has %d bytes, and a socket's has at most %d; name the one in the gateway's configuration", len(c.path), maxSocketPath)
+	case strings.ContainsRune(c.path, 0):
+		return nil, fmt.Errorf("the path of the control socket %q has a zero byte; name the one in the gateway's configuration", c.path)
+	}
+	r, err := c.http.Get("http://culvert/" + what)
+	var slow net.Error
+	switch {
+	case errors.As(err, &slow) && slow.Timeout():
+		return nil, fmt.Errorf("the gateway behind %s took the question and did not answer within %v: it is stopped or overloaded; `ps` shows its state, SIGCONT wakes a stopped one", c.path, c.http.Timeout)
 	case errors.Is(err, os.ErrPermission):
-		return nil, fmt.Errorf("control: %s may not be opened by this user; use root", c.path)
+		return nil, fmt.Errorf("%s may not be opened by this user; use root", c.path)
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("control: no gateway answers on %s; start one with `culvert run -c FILE`, or name its socket with --control", c.path)
+		return nil, fmt.Errorf("no gateway answers on %s; start one with `culvert run -c FILE`, or name its socket with --control", c.path)
 	case err != nil:
-		return nil, fmt.Errorf("control: %w", err)
+		return nil, fmt.Errorf("ask the gateway behind %s: %w", c.path, innermost(err))
 	}
 	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
+	if errors.As(err, &slow) && slow.Timeout() {
+		return nil, fmt.Errorf("the gateway behind %s stopped in the middle of its answer; ask again", c.path)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("control: read the answer: %w", err)
+		return nil, fmt.Errorf("read the answer: %w", err)
 	}
 	if r.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("control: the gateway answered %s to %q", r.Status, what)
+		return nil, fmt.Errorf("the gateway answered %s to %q", r.Status, what)
 	}
 	return body, nil
 }
@@ -227,7 +276,7 @@ func (c *Client) get(what string, into any) error {
 		return err
 	}
 	if err := json.Unmarshal(b, into); err != nil {
-		return fmt.Errorf("control: the answer to %q: %w", what, err)
+		return fmt.Errorf("the answer to %q: %w", what, err)
 	}
 	return nil
 }

@@ -339,7 +339,7 @@ func (p gateways) stop() error {
 	var errs []error
 	for _, g := range p {
 		if g != nil && g.proc != nil {
-			errs = append(errs, g.proc.Stop(), g.ns.Do(hostnet.Remove))
+			errs = append(errs, g.proc.Stop(), g.ns.Do(removeGuard))
 		}
 	}
 	return errors.Join(errs...)
@@ -366,4 +366,14 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// removeGuard takes away what a gateway leaves in the calling thread's network namespace.
+func removeGuard() error {
+	h, err := hostnet.Here()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return h.Remove()
 }

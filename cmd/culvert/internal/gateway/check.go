@@ -28,6 +28,14 @@ import (
 // What only a try shows is left to Start: that the other gateway which holds a lock, a socket or an interface has ended.
 func Check(cfg *configs.Config, host bool) ([]configs.Warning, error) {
 	var f findings
+	if host {
+		h, err := hostnet.Here()
+		if err != nil {
+			return nil, err
+		}
+		defer h.Close()
+		f.net = h
+	}
 	f.program(cfg)
 	if host && len(f.errs) == 0 {
 		if _, err := selectEngine(offload.NewRegistry(Engines()...), cfg); err != nil {
@@ -40,6 +48,7 @@ func Check(cfg *configs.Config, host bool) ([]configs.Warning, error) {
 
 // findings are what Check has found so far.
 type findings struct {
+	net      *hostnet.Host // to look at, nil where only the program is checked
 	errs     configs.Errors
 	warnings []configs.Warning
 }
@@ -85,7 +94,7 @@ func (f *findings) program(cfg *configs.Config) {
 // host checks what depends on this machine, its engines aside. The running gateway asks it too, about a new configuration.
 func (f *findings) host(cfg *configs.Config) {
 	f.stateDir(cfg)
-	switch kind, err := hostnet.OtherInterface(cfg.Tun.Name); {
+	switch kind, err := f.net.OtherInterface(cfg.Tun.Name); {
 	case err != nil:
 		f.add(err)
 	case kind != "":
@@ -96,7 +105,7 @@ func (f *findings) host(cfg *configs.Config) {
 		if ours[t.Local] {
 			continue
 		}
-		if _, err := outerMTU(cfg, t); err != nil {
+		if _, err := outerMTU(f.net, cfg, t); err != nil {
 			f.add(err)
 		} else {
 			ours[t.Local] = true

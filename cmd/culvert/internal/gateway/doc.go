@@ -4,6 +4,7 @@
 //	check.go    what a right configuration asks for, and this program or this host does not have
 //	gateway.go  start, stop, the parts
 //	tunnels.go  SAs and policies from the configuration; reload
+//	restore.go  what others remove of the host's routes is laid again
 //	watch.go    path MTUs, keepalives, lifetimes
 //	report.go   what the control socket and the metrics show
 package gateway

@@ -71,17 +71,26 @@ type Gateway struct {
 	mu      sync.Mutex // for what a reload changes
 	cfg     *configs.Config
 	loaded  time.Time
+	refused *control.Refused // the last reload, if it failed
 	tunnels map[string]*tunnel
+	host    hostState
 
-	stop chan struct{}
-	wg   sync.WaitGroup
+	net   *hostnet.Host
+	owner *hostnet.Owner
+	stop  chan struct{}
+	wg    sync.WaitGroup
+
+	died  chan struct{} // closed with cause set
+	once  sync.Once
+	cause error
 }
 
-// Start starts everything; an error leaves nothing behind but the guard, if that had been laid.
+// Start starts everything. Whatever can be refused is tried before the host's routes are touched: an error leaves them as
+// they were, or, where the kernel refused a route itself, with more of the guard than before.
 func Start(cfg *configs.Config, log *slog.Logger, level *slog.LevelVar, version string) (*Gateway, error) {
 	g := &Gateway{
 		log: log, level: level, version: version, started: time.Now(), cfg: cfg, loaded: time.Now(),
-		tunnels: map[string]*tunnel{}, stop: make(chan struct{}),
+		tunnels: map[string]*tunnel{}, stop: make(chan struct{}), died: make(chan struct{}),
 	}
 	if err := g.start(); err != nil {
 		g.abandon()
@@ -93,8 +102,16 @@ func Start(cfg *configs.Config, log *slog.Logger, level *slog.LevelVar, version 
 
 func (g *Gateway) start() error {
 	cfg := g.cfg
+	var err error
+	if g.net, err = hostnet.Here(); err != nil {
+		return err
+	}
+	// The routes of a gateway that runs would look like leftovers to this one.
+	if g.owner, err = hostnet.Own(); err != nil {
+		return err
+	}
 	g.registry = offload.NewRegistry(Engines()...)
-	var f findings
+	f := findings{net: g.net}
 	f.program(cfg)
 	f.host(cfg)
 	if err := f.err(); err != nil {
@@ -104,12 +121,8 @@ func (g *Gateway) start() error {
 	if err := g.chooseEngine(); err != nil {
 		return err
 	}
-	mtus, err := innerMTUs(cfg)
+	mtus, err := innerMTUs(g.net, cfg)
 	if err != nil {
-		return err
-	}
-	// The guard comes before anything that could move a packet.
-	if err := hostnet.Guard(plan(cfg, mtus)); err != nil {
 		return err
 	}
 	if g.store, err = g.openStore(); err != nil {
@@ -141,15 +154,53 @@ func (g *Gateway) start() error {
 	if g.plane, err = dataplane.New(dp); err != nil {
 		return err
 	}
-	g.plane.Start()
-	if err := hostnet.Apply(plan(cfg, mtus)); err != nil {
-		return err
-	}
 	if err := g.serve(); err != nil {
 		return err
 	}
+	watcher, err := g.net.Watch(cfg.Tun.Name)
+	if err != nil {
+		return err
+	}
+	// The guard comes before the first packet.
+	err = g.net.Guard(plan(g.net, cfg, mtus))
+	if err == nil {
+		g.plane.Start()
+		err = g.net.Apply(plan(g.net, cfg, mtus))
+	}
+	if err != nil {
+		watcher.Close()
+		return err
+	}
 	g.watch()
+	g.wg.Add(2)
+	go g.restore(watcher)
+	go func() {
+		defer g.wg.Done()
+		select {
+		case <-g.stop:
+		case <-g.plane.Died():
+			g.kill(g.planeCause())
+		}
+	}()
 	return nil
+}
+
+// kill ends the gateway's service: Died is closed, and Cause says why.
+func (g *Gateway) kill(why error) {
+	g.once.Do(func() {
+		g.cause = why
+		close(g.died)
+	})
+}
+
+// planeCause says why the data plane may have stopped by itself: without its TUN it cannot go on.
+func (g *Gateway) planeCause() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, err := g.net.Missing(plan(g.net, g.cfg, g.innerNow())); errors.Is(err, hostnet.ErrNoTUN) {
+		return err
+	}
+	return errors.New("the data plane stopped by itself")
 }
 
 // chooseEngine selects the engine, and makes the pool for it if there are to be workers.
@@ -247,8 +298,16 @@ func (g *Gateway) serve() (err error) {
 	return nil
 }
 
-// Died is closed when the data plane has stopped by itself.
-func (g *Gateway) Died() <-chan struct{} { return g.plane.Died() }
+// Died is closed when the gateway cannot go on: its data plane has stopped by itself, or the TUN is gone.
+func (g *Gateway) Died() <-chan struct{} { return g.died }
+
+// Cause is why, once Died is closed, and what to do; stop is what Stop gave.
+func (g *Gateway) Cause(stop error) error {
+	if errors.Is(g.cause, hostnet.ErrNoTUN) {
+		return fmt.Errorf("the interface %s was deleted: start culvert again; until then the guard holds what it protects", g.cfg.Tun.Name)
+	}
+	return errors.Join(g.cause, stop)
+}
 
 // Stop drains and closes everything. The guard stays.
 func (g *Gateway) Stop() error {
@@ -293,6 +352,12 @@ func (g *Gateway) abandon() {
 	}
 	if g.store != nil {
 		g.store.Close()
+	}
+	if g.owner != nil {
+		g.owner.Release()
+	}
+	if g.net != nil {
+		g.net.Close()
 	}
 	g.cfg.Wipe()
 }

@@ -64,10 +64,15 @@ name = "clear"
 action = "bypass"
 remote = "10.2.0.128/25"
 `)
+	here, err := hostnet.Here()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
 	// 1500 - 20 (IP) - 8 (UDP) - 8 (ESP) - 8 (IV) - 16 (ICV) = 1440; payload + 2 is a multiple of 4: 1438.
 	const inner = 1438
 	mtus := map[string]int{"branch": cfg.Tunnel("branch").InnerMTU(1500)}
-	p := plan(cfg, mtus)
+	p := plan(here, cfg, mtus)
 	if len(p.Routes) != 1 || p.Routes[0].Remote != netip.MustParsePrefix("10.2.0.0/24") || p.Routes[0].MTU != inner {
 		t.Errorf("routes %v, want one to 10.2.0.0/24 with MTU %d", p.Routes, inner)
 	}
@@ -110,6 +115,11 @@ func TestStartReloadStop(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	here, err := hostnet.Here()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
 	dir := t.TempDir()
 	level := new(slog.LevelVar)
 	g, err := Start(config(t, dir, keys("1")), slog.New(slog.NewTextHandler(io.Discard, nil)), level, "test")
@@ -130,7 +140,7 @@ func TestStartReloadStop(t *testing.T) {
 	if got := fmt.Sprint(spis()); got != "[0x00001001 0x00002001]" {
 		t.Errorf("SAs after the start: %s", got)
 	}
-	if st, err := client.Status(); err != nil || !st.Balanced || st.Tunnels != 1 || st.TUN.MTU != 1438 {
+	if st, err := client.Status(); err != nil || !st.Balanced || st.Tunnels != 1 || st.TUN.MTU != 1438 || !st.Host.InPlace {
 		t.Errorf("status %+v, %v", st, err)
 	}
 
@@ -158,7 +168,7 @@ func TestStartReloadStop(t *testing.T) {
 	if _, err := netlink.LinkByName("culvert0"); err == nil {
 		t.Error("the TUN is still there")
 	}
-	if rules, routes, err := hostnet.Leftovers(); err != nil || rules == 0 || routes == 0 {
+	if rules, routes, err := here.Leftovers(); err != nil || rules == 0 || routes == 0 {
 		t.Errorf("the guard is gone: rules %d, routes %d, %v", rules, routes, err)
 	}
 	if _, err := client.Status(); err == nil {

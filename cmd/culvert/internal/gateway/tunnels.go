@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"culvert/cmd/culvert/internal/control"
 	"culvert/cmd/culvert/internal/hostnet"
 	"culvert/configs"
 	"culvert/offload"
@@ -21,10 +22,10 @@ type tunnel struct {
 }
 
 // innerMTUs finds each tunnel's largest inner packet, by name: from its outer MTU, or that of the interface it leaves by.
-func innerMTUs(cfg *configs.Config) (map[string]int, error) {
+func innerMTUs(h *hostnet.Host, cfg *configs.Config) (map[string]int, error) {
 	mtus := map[string]int{}
 	for _, t := range cfg.Tunnels {
-		outer, err := outerMTU(cfg, t)
+		outer, err := outerMTU(h, cfg, t)
 		if err != nil {
 			return nil, err
 		}
@@ -33,8 +34,8 @@ func innerMTUs(cfg *configs.Config) (map[string]int, error) {
 	return mtus, nil
 }
 
-func outerMTU(cfg *configs.Config, t *configs.Tunnel) (int, error) {
-	mtu, err := hostnet.InterfaceMTU(t.Local)
+func outerMTU(h *hostnet.Host, cfg *configs.Config, t *configs.Tunnel) (int, error) {
+	mtu, err := h.InterfaceMTU(t.Local)
 	switch {
 	case err != nil && !errors.Is(err, hostnet.ErrNotOurs):
 		return 0, err
@@ -71,7 +72,7 @@ func tunMTU(cfg *configs.Config, mtus map[string]int) int {
 }
 
 // plan is what the configuration means for the host's routes.
-func plan(cfg *configs.Config, mtus map[string]int) hostnet.Plan {
+func plan(h *hostnet.Host, cfg *configs.Config, mtus map[string]int) hostnet.Plan {
 	p := hostnet.Plan{TUN: cfg.Tun.Name, Addresses: cfg.Tun.Addresses, Guard: cfg.Guard.Enabled}
 	for _, pol := range cfg.Policies {
 		if pol.Action == sa.Bypass && pol.Dir == sa.Out {
@@ -86,7 +87,7 @@ func plan(cfg *configs.Config, mtus map[string]int) hostnet.Plan {
 			mtu = min(mtu, cfg.Tun.MTU)
 		}
 		r := hostnet.Route{Remote: pol.Sel.Dst, MTU: mtu}
-		if a, ok := hostnet.AddressIn(pol.Sel.Src); ok && pol.Sel.Src.Bits() > 0 {
+		if a, ok := h.AddressIn(pol.Sel.Src); ok && pol.Sel.Src.Bits() > 0 {
 			r.Source = a
 		}
 		p.Routes = append(p.Routes, r)
@@ -116,7 +117,7 @@ func (g *Gateway) loadTunnels(cfg *configs.Config, mtus map[string]int) error {
 
 // makeTunnel makes the two SAs of a tunnel. Nothing sees them yet.
 func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, error) {
-	mtu, err := outerMTU(cfg, t)
+	mtu, err := outerMTU(g.net, cfg, t)
 	if err != nil {
 		return nil, err
 	}
@@ -211,6 +212,13 @@ func (g *Gateway) publish(cfg *configs.Config, next map[string]*tunnel) error {
 	return g.db.Update(func(tx *sa.Tx) error { return tx.Replace(outs, ins, policies) })
 }
 
+// Refused notes that a reload failed, for the status.
+func (g *Gateway) Refused(why error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refused = &control.Refused{At: time.Now(), Reason: why.Error()}
+}
+
 // Reload brings a running gateway to cfg: all of it or, with an error that says why, nothing. A tunnel that is the same
 // keeps its SAs, with sequence, window and counters. The gateway owns cfg from here on.
 func (g *Gateway) Reload(cfg *configs.Config) (err error) {
@@ -224,7 +232,7 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 		}
 	}()
 	// What a restart would refuse as well comes first, so that nobody is told to restart for it.
-	var f findings
+	f := findings{net: g.net}
 	f.program(cfg)
 	f.host(cfg)
 	if len(f.errs) == 0 {
@@ -239,7 +247,7 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	mtus, err := innerMTUs(cfg)
+	mtus, err := innerMTUs(g.net, cfg)
 	if err != nil {
 		return err
 	}
@@ -271,21 +279,21 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 		next[t.Name], made[t.Name] = n, n
 	}
 	// The guard for what is new stands before its policies do; what is gone is unguarded only after them.
-	if err := hostnet.Guard(plan(cfg, mtus)); err != nil {
+	if err := g.net.Guard(plan(g.net, cfg, mtus)); err != nil {
 		return err
 	}
 	if err := g.publish(cfg, next); err != nil {
 		return err
 	}
 	g.cfg.Wipe()
-	g.cfg, g.tunnels, g.loaded = cfg, next, time.Now()
+	g.cfg, g.tunnels, g.loaded, g.refused = cfg, next, time.Now(), nil
 	for _, t := range next {
 		t.out.ResetMTU() // the routes are laid for the full size below, and the path is tried anew
 	}
 	SetLevel(g.level, cfg.Log.Level)
 	g.log.Info("configuration loaded", "config", cfg.File, "tunnels", len(next), "new", len(made), "removed", len(diff.Removed),
 		"policies_added", len(diff.PoliciesAdded), "policies_removed", len(diff.PoliciesRemoved))
-	if err := hostnet.Apply(plan(cfg, mtus)); err != nil {
+	if err := g.net.Apply(plan(g.net, cfg, mtus)); err != nil {
 		// The data plane has the new SAs and policies already, and those are right.
 		g.log.Error("the SAs and policies are the new ones, but not all routes could be laid", "reason", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"time"
 
-	"culvert/cmd/culvert/internal/hostnet"
 	"culvert/dataplane/link"
 	"culvert/sa"
 )
@@ -52,11 +51,7 @@ func (g *Gateway) notice(linkIndex int, n link.Notice) {
 
 // layRoutes brings the routes' MTUs to what the paths take now. The caller holds g.mu.
 func (g *Gateway) layRoutes() {
-	mtus := map[string]int{}
-	for name, t := range g.tunnels {
-		mtus[name] = t.out.MaxInner()
-	}
-	if err := hostnet.Apply(plan(g.cfg, mtus)); err != nil {
+	if err := g.net.Apply(plan(g.net, g.cfg, g.innerNow())); err != nil {
 		g.log.Error("could not change the routes' MTU", "reason", err)
 	}
 }

@@ -17,4 +17,6 @@
 //
 //	hostnet.go  routes into the TUN, the guard, removing both
 //	look.go     what a host has, looked at and not changed
+//	own.go      one gateway in each network namespace
+//	watch.go    what of it others have removed
 package hostnet

@@ -33,6 +33,22 @@ const (
 	metricGuard = 1<<31 - 2 // the worst that fits an int on 32-bit machines too
 )
 
+// Host is one network namespace, seen through sockets that stay in it whichever thread uses them. Its methods may be called
+// from any goroutine, but those that change something are for one caller at a time.
+type Host struct{ nl *netlink.Handle }
+
+// Here is the calling thread's network namespace.
+func Here() (*Host, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("ask the kernel about routes: %w", err)
+	}
+	return &Host{h}, nil
+}
+
+// Close ends the use of h.
+func (h *Host) Close() { h.nl.Close() }
+
 // Route is one remote subnet and the tunnel's inner MTU towards it, in bytes.
 type Route struct {
 	Remote netip.Prefix
@@ -59,45 +75,45 @@ type key string
 
 // Apply makes the host as p says, and removes what an earlier plan left and p does not have. The new stands before the old
 // is removed, so no protected packet finds a gap. The TUN must exist and is set up.
-func Apply(p Plan) error {
-	l, err := netlink.LinkByName(p.TUN)
+func (h *Host) Apply(p Plan) error {
+	l, err := h.tun(&p)
 	if err != nil {
-		return fmt.Errorf("hostnet: find the TUN %s: %w", p.TUN, err)
+		return err
 	}
 	for _, a := range p.Addresses {
-		if err := netlink.AddrReplace(l, &netlink.Addr{IPNet: ipnet(a, true), Flags: unix.IFA_F_NODAD}); err != nil {
-			return fmt.Errorf("hostnet: give %s the address %s: %w", p.TUN, a, err)
+		if err := h.nl.AddrReplace(l, &netlink.Addr{IPNet: ipnet(a, true), Flags: unix.IFA_F_NODAD}); err != nil {
+			return fmt.Errorf("give %s the address %s: %w", p.TUN, a, err)
 		}
 	}
 	if l.Attrs().TxQLen < tunQueue {
-		if err := netlink.LinkSetTxQLen(l, tunQueue); err != nil {
-			return fmt.Errorf("hostnet: lengthen the queue of %s: %w", p.TUN, err)
+		if err := h.nl.LinkSetTxQLen(l, tunQueue); err != nil {
+			return fmt.Errorf("lengthen the queue of %s: %w", p.TUN, err)
 		}
 	}
-	if err := netlink.LinkSetUp(l); err != nil {
-		return fmt.Errorf("hostnet: set %s up: %w", p.TUN, err)
+	if err := h.nl.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set %s up: %w", p.TUN, err)
 	}
-	return p.apply(l.Attrs().Index)
+	return h.apply(&p, l.Attrs().Index)
 }
 
 // Guard lays only what must stand before the first packet and after the last: the guard. It needs no TUN.
-func Guard(p Plan) error {
+func (h *Host) Guard(p Plan) error {
 	if !p.Guard {
 		return nil
 	}
-	return p.apply(0)
+	return h.apply(&p, 0)
 }
 
 // apply lays rules and routes; tun 0 leaves the routes into the TUN out, and removes nothing.
-func (p *Plan) apply(tun int) error {
+func (h *Host) apply(p *Plan, tun int) error {
 	wantRoutes := map[key]bool{}
 	for _, r := range p.routes(tun) {
 		wantRoutes[routeKey(&r)] = true
-		if err := netlink.RouteReplace(&r); err != nil {
-			return fmt.Errorf("hostnet: lay the route to %s in table %d: %w", r.Dst, Table, err)
+		if err := h.nl.RouteReplace(&r); err != nil {
+			return fmt.Errorf("lay the route to %s in table %d: %w", r.Dst, Table, err)
 		}
 	}
-	have, err := ourRules()
+	have, err := h.ourRules()
 	if err != nil {
 		return err
 	}
@@ -112,32 +128,32 @@ func (p *Plan) apply(tun int) error {
 		if haveKeys[k] {
 			continue
 		}
-		if err := netlink.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("hostnet: add rule %d (%v): %w", r.Priority, r, err)
+		if err := h.nl.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("add rule %d (%v): %w", r.Priority, r, err)
 		}
 		haveKeys[k] = true
 	}
 	if tun == 0 {
 		return nil
 	}
-	return remove(wantRoutes, wantRules)
+	return h.remove(wantRoutes, wantRules)
 }
 
 // Remove takes away everything that any plan laid.
-func Remove() error { return remove(nil, nil) }
+func (h *Host) Remove() error { return h.remove(nil, nil) }
 
 // Leftovers says how many rules and routes of ours there are.
-func Leftovers() (rules, routes int, err error) {
-	rs, err := ourRules()
+func (h *Host) Leftovers() (rules, routes int, err error) {
+	rs, err := h.ourRules()
 	if err != nil {
 		return 0, 0, err
 	}
-	rt, err := ourRoutes()
+	rt, err := h.ourRoutes()
 	return len(rs), len(rt), err
 }
 
-func remove(keepRoutes, keepRules map[key]bool) error {
-	rules, err := ourRules()
+func (h *Host) remove(keepRoutes, keepRules map[key]bool) error {
+	rules, err := h.ourRules()
 	if err != nil {
 		return err
 	}
@@ -145,19 +161,19 @@ func remove(keepRoutes, keepRules map[key]bool) error {
 	sort.Slice(rules, func(i, j int) bool { return rules[i].Priority < rules[j].Priority })
 	for i := range rules {
 		if r := &rules[i]; !keepRules[ruleKey(r)] {
-			if err := netlink.RuleDel(r); err != nil && !errors.Is(err, unix.ENOENT) {
-				return fmt.Errorf("hostnet: delete rule %d: %w", r.Priority, err)
+			if err := h.nl.RuleDel(r); err != nil && !errors.Is(err, unix.ENOENT) {
+				return fmt.Errorf("delete rule %d: %w", r.Priority, err)
 			}
 		}
 	}
-	routes, err := ourRoutes()
+	routes, err := h.ourRoutes()
 	if err != nil {
 		return err
 	}
 	for i := range routes {
 		if r := &routes[i]; !keepRoutes[routeKey(r)] {
-			if err := netlink.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("hostnet: delete the route to %s: %w", r.Dst, err)
+			if err := h.nl.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("delete the route to %s: %w", r.Dst, err)
 			}
 		}
 	}
@@ -276,15 +292,15 @@ func (p *Plan) families() []int {
 	return fams
 }
 
-func ourRules() ([]netlink.Rule, error) {
+func (h *Host) ourRules() ([]netlink.Rule, error) {
 	var ours []netlink.Rule
 	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
-		rules, err := netlink.RuleList(fam)
+		rules, err := h.nl.RuleList(fam)
 		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 			continue // a host without IPv6
 		}
 		if err != nil {
-			return nil, fmt.Errorf("hostnet: list the rules: %w", err)
+			return nil, fmt.Errorf("list the rules: %w", err)
 		}
 		for _, r := range rules {
 			if r.Protocol == protocol {
@@ -296,15 +312,15 @@ func ourRules() ([]netlink.Rule, error) {
 	return ours, nil
 }
 
-func ourRoutes() ([]netlink.Route, error) {
+func (h *Host) ourRoutes() ([]netlink.Route, error) {
 	var ours []netlink.Route
 	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
-		rs, err := netlink.RouteListFiltered(fam, &netlink.Route{Table: Table, Protocol: protocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+		rs, err := h.nl.RouteListFiltered(fam, &netlink.Route{Table: Table, Protocol: protocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 			continue // no such table yet, or a host without IPv6
 		}
 		if err != nil {
-			return nil, fmt.Errorf("hostnet: list table %d: %w", Table, err)
+			return nil, fmt.Errorf("list table %d: %w", Table, err)
 		}
 		for i := range rs {
 			rs[i].Family = fam
@@ -363,8 +379,8 @@ func contains(outer, inner netip.Prefix) bool {
 }
 
 // AddressIn finds an address of this host within p.
-func AddressIn(p netip.Prefix) (netip.Addr, bool) {
-	addrs, err := netlink.AddrList(nil, family(p.Addr()))
+func (h *Host) AddressIn(p netip.Prefix) (netip.Addr, bool) {
+	addrs, err := h.nl.AddrList(nil, family(p.Addr()))
 	if err != nil {
 		return netip.Addr{}, false
 	}
@@ -377,18 +393,18 @@ func AddressIn(p netip.Prefix) (netip.Addr, bool) {
 }
 
 // ErrNotOurs says that no interface of this host has an address.
-var ErrNotOurs = errors.New("hostnet: no interface of this host has this address")
+var ErrNotOurs = errors.New("no interface of this host has this address")
 
 // InterfaceMTU is the MTU in bytes of the interface that has the address a.
-func InterfaceMTU(a netip.Addr) (int, error) {
-	links, err := netlink.LinkList()
+func (h *Host) InterfaceMTU(a netip.Addr) (int, error) {
+	links, err := h.nl.LinkList()
 	if err != nil {
-		return 0, fmt.Errorf("hostnet: list the interfaces: %w", err)
+		return 0, fmt.Errorf("list the interfaces: %w", err)
 	}
 	for _, l := range links {
-		addrs, err := netlink.AddrList(l, family(a))
+		addrs, err := h.nl.AddrList(l, family(a))
 		if err != nil {
-			return 0, fmt.Errorf("hostnet: list the addresses of %s: %w", l.Attrs().Name, err)
+			return 0, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
 		}
 		for _, have := range addrs {
 			if ip, ok := netip.AddrFromSlice(have.IP); ok && ip.Unmap() == a {

@@ -95,14 +95,14 @@ func siteToSite() Plan {
 func TestRoutesAndGuard(t *testing.T) {
 	inNamespace(t)
 	p := siteToSite()
-	if err := Guard(p); err != nil {
+	if err := here(t).Guard(p); err != nil {
 		t.Fatal(err)
 	}
 	protected := []string{"10.2.0.5", "10.2.0.5 from 10.1.0.7 iif lan0", "fd02::5", "fd02::5 from fd01::7 iif lan0"}
 	for _, q := range protected {
 		wantWay(t, q, "nowhere") // before the gateway starts
 	}
-	if err := Apply(p); err != nil {
+	if err := here(t).Apply(p); err != nil {
 		t.Fatal(err)
 	}
 	check := func() {
@@ -127,7 +127,7 @@ func TestRoutesAndGuard(t *testing.T) {
 		t.Errorf("the TUN's queue has %d places (%v), want %d", l.Attrs().TxQLen, err, tunQueue)
 	}
 	before := dump(t)
-	if err := Apply(p); err != nil {
+	if err := here(t).Apply(p); err != nil {
 		t.Fatal("again:", err)
 	}
 	if after := dump(t); after != before {
@@ -142,10 +142,10 @@ func TestRoutesAndGuard(t *testing.T) {
 	wantWay(t, "10.1.0.7 from 10.2.0.5 iif out0", "nowhere")
 	wantWay(t, "198.51.100.1", "out0")
 
-	if err := Remove(); err != nil {
+	if err := here(t).Remove(); err != nil {
 		t.Fatal(err)
 	}
-	if rules, routes, err := Leftovers(); err != nil || rules+routes != 0 {
+	if rules, routes, err := here(t).Leftovers(); err != nil || rules+routes != 0 {
 		t.Errorf("left after Remove: rules %d, routes %d, %v\n%s", rules, routes, err, dump(t))
 	}
 	wantWay(t, "10.2.0.5", "out0")
@@ -171,7 +171,7 @@ func TestDefaultRoute(t *testing.T) {
 		Routes:    []Route{{Remote: pfx("0.0.0.0/0"), MTU: 1422}, {Remote: pfx("::/0"), MTU: 1406}},
 		Protected: []Pair{{pfx("0.0.0.0/0"), pfx("10.1.0.0/24")}, {pfx("::/0"), pfx("fd01::/64")}},
 	}
-	if err := Apply(p); err != nil {
+	if err := here(t).Apply(p); err != nil {
 		t.Fatal(err)
 	}
 	wantWay(t, "198.51.100.1 from 10.1.0.7 iif lan0", "culvert0")
@@ -191,13 +191,13 @@ func TestReload(t *testing.T) {
 	ip(t, "rule add pref 150 from 203.0.113.0/24 lookup main")
 	ip(t, "route add 203.0.113.0/24 dev out0 table 4303")
 	p := siteToSite()
-	if err := Apply(p); err != nil {
+	if err := here(t).Apply(p); err != nil {
 		t.Fatal(err)
 	}
 	next := p
 	next.Routes, next.Protected, next.Bypass = p.Routes[:1], p.Protected[:1], nil
 	next.Routes = []Route{{Remote: pfx("10.2.0.0/16"), MTU: 1300}}
-	if err := Apply(next); err != nil {
+	if err := here(t).Apply(next); err != nil {
 		t.Fatal(err)
 	}
 	wantWay(t, "10.2.0.5", "culvert0")
@@ -206,7 +206,7 @@ func TestReload(t *testing.T) {
 	if out := ip(t, "route show table 4303 10.2.0.0/16"); !strings.Contains(out, "mtu 1300") {
 		t.Errorf("the MTU did not change:\n%s", out)
 	}
-	if err := Remove(); err != nil {
+	if err := here(t).Remove(); err != nil {
 		t.Fatal(err)
 	}
 	if out := ip(t, "rule"); !strings.Contains(out, "203.0.113.0/24") {
@@ -220,16 +220,27 @@ func TestReload(t *testing.T) {
 func TestInterfaceMTU(t *testing.T) {
 	inNamespace(t)
 	ip(t, "link set out0 mtu 1400")
-	if mtu, err := InterfaceMTU(netip.MustParseAddr("192.0.2.1")); err != nil || mtu != 1400 {
+	if mtu, err := here(t).InterfaceMTU(netip.MustParseAddr("192.0.2.1")); err != nil || mtu != 1400 {
 		t.Errorf("MTU %d, %v, want 1400", mtu, err)
 	}
-	if _, err := InterfaceMTU(netip.MustParseAddr("192.0.2.9")); err == nil {
+	if _, err := here(t).InterfaceMTU(netip.MustParseAddr("192.0.2.9")); err == nil {
 		t.Error("an address that no interface has gave an MTU")
 	}
-	if a, ok := AddressIn(pfx("10.1.0.0/16")); !ok || a != netip.MustParseAddr("10.1.0.1") {
+	if a, ok := here(t).AddressIn(pfx("10.1.0.0/16")); !ok || a != netip.MustParseAddr("10.1.0.1") {
 		t.Errorf("address in the LAN: %v, %v", a, ok)
 	}
 	if l, err := netlink.LinkByName("out0"); err != nil || l.Attrs().MTU != 1400 {
 		t.Error(err)
 	}
+}
+
+// here is the test's namespace.
+func here(t *testing.T) *Host {
+	t.Helper()
+	h, err := Here()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	return h
 }

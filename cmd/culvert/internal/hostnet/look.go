@@ -9,8 +9,8 @@ import (
 
 // OtherInterface says of which kind ("veth", "device", "tap") the interface of a name is if it is no TUN; "" if it is one,
 // or there is none of this name.
-func OtherInterface(name string) (string, error) {
-	l, err := netlink.LinkByName(name)
+func (h *Host) OtherInterface(name string) (string, error) {
+	l, err := h.nl.LinkByName(name)
 	var none netlink.LinkNotFoundError
 	switch {
 	case errors.As(err, &none):

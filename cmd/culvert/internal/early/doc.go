@@ -1,0 +1,6 @@
+// Package early takes the signals of `culvert run` before the other packages are initialized, which is about a tenth of a
+// second: a SIGHUP that came in that time would end the process. It imports nothing but the standard library, so that Go
+// initializes it first.
+//
+//	signals.go  Signals
+package early

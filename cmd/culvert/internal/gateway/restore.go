@@ -1,0 +1,113 @@
+package gateway
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"culvert/cmd/culvert/internal/control"
+	"culvert/cmd/culvert/internal/hostnet"
+	"culvert/configs"
+)
+
+const (
+	// restoreEvery bounds how often routes are laid again, so that another daemon which removes them keeps neither us nor
+	// itself busy.
+	restoreEvery = 200 * time.Millisecond
+	// restoreSay bounds how often the log says so.
+	restoreSay = time.Minute
+)
+
+// hostState is what the gateway knows of the host's routes.
+type hostState struct {
+	restored uint64    // times that something was missing and was laid again
+	problem  error     // why it could not be, the last time
+	said     time.Time // when the log last said what was missing
+	silent   uint64    // restorations since
+}
+
+// restore lays again whatever others remove of the routes, rules and addresses, until the gateway stops.
+func (g *Gateway) restore(w *hostnet.Watcher) {
+	defer g.wg.Done()
+	defer w.Close()
+	for {
+		select {
+		case <-g.stop:
+			return
+		case <-w.Changed():
+		}
+		if gone := g.restoreNow(time.Now()); gone {
+			g.kill(hostnet.ErrNoTUN)
+			return
+		}
+		select {
+		case <-g.stop:
+			return
+		case <-time.After(restoreEvery):
+		}
+	}
+}
+
+// restoreNow compares, and lays what is missing. It reports whether the TUN is gone, which only a restart can mend.
+func (g *Gateway) restoreNow(now time.Time) (gone bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p := plan(g.net, g.cfg, g.innerNow())
+	missing, err := g.net.Missing(p)
+	if errors.Is(err, hostnet.ErrNoTUN) {
+		g.host.problem = err
+		return true
+	}
+	if err == nil && len(missing) == 0 {
+		g.host.problem = nil
+		return false
+	}
+	if err == nil {
+		err = g.net.Apply(p)
+	}
+	g.host.problem = err
+	if err == nil {
+		g.host.restored++
+	}
+	if !g.host.said.IsZero() && now.Sub(g.host.said) < restoreSay {
+		g.host.silent++
+		return false
+	}
+	if err != nil {
+		g.log.Error("what others removed of the host's routes and rules could not be laid again", "missing", strings.Join(missing, ", "), "reason", err)
+	} else {
+		g.log.Warn("others removed some of the host's routes and rules; they are in place again",
+			"missing", strings.Join(missing, ", "), "times_since_last_said", g.host.silent)
+	}
+	g.host.said, g.host.silent = now, 0
+	return false
+}
+
+// innerNow is each tunnel's largest inner packet as the path is now. The caller holds g.mu.
+func (g *Gateway) innerNow() map[string]int {
+	mtus := map[string]int{}
+	for name, t := range g.tunnels {
+		mtus[name] = t.out.MaxInner()
+	}
+	return mtus
+}
+
+// hostStatus is for Status. The caller holds g.mu.
+func (g *Gateway) hostStatus() control.Host {
+	h := control.Host{Guard: g.cfg.Guard.Enabled, Restored: g.host.restored}
+	missing, err := g.net.Missing(plan(g.net, g.cfg, g.innerNow()))
+	if err == nil {
+		err = g.host.problem
+	}
+	h.Missing = missing
+	if err != nil {
+		h.Problem = err.Error()
+	}
+	h.InPlace = err == nil && len(missing) == 0
+	return h
+}
+
+// GuardMissing is what this host does not have of the guard that a configuration asks for, whether a gateway runs or not.
+func GuardMissing(h *hostnet.Host, cfg *configs.Config) ([]string, error) {
+	return h.MissingGuard(plan(h, cfg, map[string]int{}))
+}
