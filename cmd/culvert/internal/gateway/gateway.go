@@ -130,7 +130,7 @@ func (g *Gateway) start() error {
 	}
 	g.db = sa.NewDB()
 	if g.inner, err = link.OpenTUN(cfg.Tun.Name, tunMTU(cfg, mtus), link.TUNOptions{NoTSO: !cfg.Tun.GSO}); err != nil {
-		return cfg.Refuse("tun.name", err.Error(), "run as root where /dev/net/tun is, or choose another name", err)
+		return cfg.Refuse("tun.name", plain(err), "run as root where /dev/net/tun is, or choose another name", err)
 	}
 	g.links = cfg.Links()
 	for _, l := range g.links {
@@ -218,6 +218,20 @@ func (g *Gateway) chooseEngine() (err error) {
 	return nil
 }
 
+// plain is an error for a user, to whom the names of packages in front say nothing.
+func plain(err error) string {
+	s := err.Error()
+	for {
+		was := s
+		for _, pkg := range []string{"link: ", "dataplane: ", "offload: ", "sa: ", "sequence store: "} {
+			s = strings.TrimPrefix(s, pkg)
+		}
+		if s == was {
+			return s
+		}
+	}
+}
+
 // openStore opens the sequence store, nil without a state directory, which package configs refuses for an AEAD.
 func (g *Gateway) openStore() (*sa.Store, error) {
 	if g.cfg.StateDir == "" {
@@ -226,7 +240,7 @@ func (g *Gateway) openStore() (*sa.Store, error) {
 	}
 	s, err := sa.OpenStore(g.cfg.StateDir)
 	if err != nil {
-		return nil, g.cfg.Refuse("state_dir", storeError(err), storeMend(err), err)
+		return nil, g.cfg.Refuse("state_dir", plain(err), storeMend(err), err)
 	}
 	if s.Created() {
 		g.log.Info("no sequence marks were there: a new file of them begins", "state_dir", g.cfg.StateDir)
@@ -235,11 +249,6 @@ func (g *Gateway) openStore() (*sa.Store, error) {
 		g.log.Info("no memory outlives the process: if it is killed, it refuses up to 4 seconds' worth of what peers send next", "reason", err)
 	}
 	return s, nil
-}
-
-// storeError is what is wrong with a store, without the names of packages.
-func storeError(err error) string {
-	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "sa: "), "sequence store: ")
 }
 
 // storeMend is what to do about it, where the error does not say so itself.
@@ -274,7 +283,7 @@ func linkError(cfg *configs.Config, l configs.Link, err error) error {
 			case errors.Is(err, unix.EACCES):
 				mend = "run as root, or with CAP_NET_BIND_SERVICE, or give the tunnel a local_port of 1024 or more"
 			}
-			return cfg.Refuse(fmt.Sprintf("tunnel.%s.local", cfg.Tunnels[i].Name), err.Error(), mend, err)
+			return cfg.Refuse(fmt.Sprintf("tunnel.%s.local", cfg.Tunnels[i].Name), plain(err), mend, err)
 		}
 	}
 	return err
@@ -306,7 +315,7 @@ func (g *Gateway) Cause(stop error) error {
 	if errors.Is(g.cause, hostnet.ErrNoTUN) {
 		return fmt.Errorf("the interface %s was deleted: start culvert again; until then the guard holds what it protects", g.cfg.Tun.Name)
 	}
-	return errors.Join(g.cause, stop)
+	return errors.New(plain(errors.Join(g.cause, stop)))
 }
 
 // Stop drains and closes everything. The guard stays.

@@ -122,7 +122,7 @@ func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, e
 		return nil, err
 	}
 	refuse := func(side string, err error) error {
-		return cfg.Refuse(fmt.Sprintf("tunnel.%s.%s", t.Name, side), err.Error(), "see `culvert example` for one that works", err)
+		return cfg.Refuse(fmt.Sprintf("tunnel.%s.%s", t.Name, side), plain(err), "see `culvert example` for one that works", err)
 	}
 	outP, inP := t.OutParams(), t.InParams()
 	outP.PathMTU = mtu
@@ -154,7 +154,7 @@ func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, e
 		seq.Close()
 		outS.Close()
 		inS.Close()
-		return nil, cfg.Refuse(fmt.Sprintf("tunnel.%s.in", t.Name), storeError(err), storeMend(err), err)
+		return nil, cfg.Refuse(fmt.Sprintf("tunnel.%s.in", t.Name), plain(err), storeMend(err), err)
 	}
 	return &tunnel{cfg: t, out: out, in: in, mtu: mtu}, nil
 }
@@ -291,6 +291,8 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 		t.out.ResetMTU() // the routes are laid for the full size below, and the path is tried anew
 	}
 	SetLevel(g.level, cfg.Log.Level)
+	cfg.Warnings = append(cfg.Warnings, f.warnings...)
+	cfg.EachWarning(func(w string) { g.log.Warn("configuration", "warning", w) })
 	g.log.Info("configuration loaded", "config", cfg.File, "tunnels", len(next), "new", len(made), "removed", len(diff.Removed),
 		"policies_added", len(diff.PoliciesAdded), "policies_removed", len(diff.PoliciesRemoved))
 	if err := g.net.Apply(plan(g.net, cfg, mtus)); err != nil {
