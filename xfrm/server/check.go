@@ -110,6 +110,9 @@ func checkSA(m *xfrm.SA) *xfrm.Error {
 	return checkPCPU(a)
 }
 
+// maxWords is how many words of 32 bits a replay window's bitmap can have.
+const maxWords = 128
+
 // checkReplay is about the replay window.
 func checkReplay(m *xfrm.SA) *xfrm.Error {
 	r := m.Attrs.ReplayESN
@@ -118,14 +121,16 @@ func checkReplay(m *xfrm.SA) *xfrm.Error {
 		return invalid("ESN needs REPLAY_ESN_VAL, which says how wide the window is")
 	case r == nil:
 		return nil
-	case uint64(r.Words) != uint64(len(r.Bitmap)):
+	case r.Words > maxWords:
+		return invalid("the replay window's bitmap has %d words; there can be %d", r.Words, maxWords)
+	case len(r.Bitmap) != 0 && uint64(r.Words) != uint64(len(r.Bitmap)): // iproute2 leaves out one without bits
 		return invalid("REPLAY_ESN_VAL announces a bitmap of %d words and has %d", r.Words, len(r.Bitmap))
 	case m.Proto != xfrm.ProtoESP && m.Proto != xfrm.ProtoAH:
 		return invalid("REPLAY_ESN_VAL is for ESP and AH")
 	case m.Window != 0:
 		return invalid("there are two replay windows, of %d and %d packets; leave the first one 0", m.Window, r.Window)
-	case uint64(r.Window) > 32*uint64(len(r.Bitmap)):
-		return invalid("the replay window is %d packets wide and its bitmap has %d bits", r.Window, 32*len(r.Bitmap))
+	case uint64(r.Window) > 32*uint64(r.Words):
+		return invalid("the replay window is %d packets wide and its bitmap has %d bits", r.Window, 32*r.Words)
 	case m.Flags&xfrm.StateESN != 0 && r.Window == 0 && m.Attrs.SADir.V != xfrm.SADirOut:
 		return invalid("ESN needs a replay window, from which the high half of the number is inferred (RFC 4303 section 2.2.1)")
 	}

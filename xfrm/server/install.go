@@ -41,7 +41,7 @@ func keep(a *xfrm.Attrs) xfrm.Attrs {
 		}
 	}
 	if r := a.ReplayESN; r != nil {
-		k.ReplayESN = &xfrm.ReplayESN{Words: r.Words, Window: r.Window, Bitmap: make([]uint32, len(r.Bitmap))}
+		k.ReplayESN = &xfrm.ReplayESN{Words: r.Words, Window: r.Window, Bitmap: make([]uint32, min(r.Words, maxWords))}
 	}
 	return k
 }
@@ -65,6 +65,9 @@ func (s *Server) newSA(h xfrm.Header, m *xfrm.SA) (err error) {
 	m.Window = min(m.Window, 32)
 	st := &state{info: m.SAInfo, attrs: keep(&m.Attrs), replayThresh: replayThresh, timerThresh: timerThresh, added: s.cfg.now()}
 	st.info.Cur, st.info.Stats = xfrm.Lifetime{}, xfrm.Stats{}
+	if st.info.Sel.Family == xfrm.FamilyUnspec && st.info.Flags&xfrm.StateAFUnspec == 0 {
+		st.info.Sel.Family = st.info.Family // what is inside is of the outer family, unless the SA says that it may be of either
+	}
 	if m.Attrs.ReplayThresh.Set {
 		st.replayThresh = m.Attrs.ReplayThresh.V
 	}
@@ -437,11 +440,11 @@ func (s *Server) newAE(h xfrm.Header, q *xfrm.AE) error {
 		return invalid("the SA is larval: it has no keys yet, and no numbers")
 	}
 	if r, have := a.ReplayESN, st.attrs.ReplayESN; r != nil {
-		if have == nil || len(r.Bitmap) != len(have.Bitmap) {
-			return invalid("the SA has no window with a bitmap of %d words", len(r.Bitmap))
+		if have == nil || r.Words != have.Words || len(r.Bitmap) != 0 && len(r.Bitmap) != len(have.Bitmap) {
+			return invalid("the SA has no window with a bitmap of %d words", r.Words)
 		}
-		if uint64(r.Window) > 32*uint64(len(r.Bitmap)) {
-			return invalid("the replay window is %d packets wide and its bitmap has %d bits", r.Window, 32*len(r.Bitmap))
+		if uint64(r.Window) > 32*uint64(r.Words) {
+			return invalid("the replay window is %d packets wide and its bitmap has %d bits", r.Window, 32*r.Words)
 		}
 	}
 	if a.LTime != nil || a.Replay.Set || a.ReplayESN != nil {
