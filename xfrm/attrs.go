@@ -445,15 +445,20 @@ func (a *Attrs) append(dst []byte, abi ABI) []byte { return a.appendInOrder(dst,
 // appendInOrder is append with those in first, as far as they are set, before the others.
 func (a *Attrs) appendInOrder(dst []byte, abi ABI, first []uint16) []byte {
 	var done uint64
+	last := -1 // where the last one of Layout starts
 	if w := a.Layout; w != nil {
 		for i, wt := range w.order {
+			before := len(dst)
 			if raw, ok := w.raw[i]; ok {
 				dst = appendAttrBytes(dst, wt, raw)
-				continue
+			} else {
+				t := wt & attrTypeMask
+				done |= 1 << t
+				dst = a.appendOne(dst, abi, t, wt)
 			}
-			t := wt & attrTypeMask
-			done |= 1 << t
-			dst = a.appendOne(dst, abi, t, wt)
+			if len(dst) > before {
+				last = before
+			}
 		}
 	}
 	n := len(dst)
@@ -468,22 +473,14 @@ func (a *Attrs) appendInOrder(dst []byte, abi ABI, first []uint16) []byte {
 			dst = a.appendOne(dst, abi, t, t)
 		}
 	}
-	if a.Layout != nil && len(dst) == n {
-		// finish pads the message again, without counting it.
-		dst = dst[:n-a.Layout.unpadded(dst)]
+	if w := a.Layout; w != nil && len(dst) == n && (len(w.order) == 0 || last >= 0 && padding(dst[last:]) == w.short) {
+		dst = dst[:n-w.short] // finish pads the message again, without counting it
 	}
 	return dst
 }
 
-// unpadded is how many bytes of padding the message that came did not have at its end, and b has.
-func (w *Layout) unpadded(b []byte) int {
-	for _, c := range b[max(0, len(b)-w.short):] {
-		if c != 0 {
-			return 0 // another value has been set since
-		}
-	}
-	return w.short
-}
+// padding is the number of bytes behind the value of the attribute that b is.
+func padding(b []byte) int { return len(b) - int(host.Uint16(b)) }
 
 // appendOne appends the attribute t if it is set, with wt as its type.
 func (a *Attrs) appendOne(dst []byte, abi ABI, t, wt uint16) []byte {
@@ -686,7 +683,7 @@ func decodeReplayESN(b []byte, off int) (*ReplayESN, *Error) {
 		Oseq: host.Uint32(b[4:]), Seq: host.Uint32(b[8:]), OseqHi: host.Uint32(b[12:]), SeqHi: host.Uint32(b[16:]),
 		Window: host.Uint32(b[20:]), Words: words,
 	}
-	if len(b) > sizeReplayESN {
+	if words > 0 && len(b) > sizeReplayESN {
 		r.Bitmap = make([]uint32, words)
 	}
 	for i := range r.Bitmap {
