@@ -68,6 +68,22 @@ func masked(t *rapid.T, m msg) []byte {
 			i.Cur.AddTime, i.Limits.HardAdd = 0, 0
 		}
 		out = p.Append(nil, m.Type, m.Flags, m.Seq, 0)
+	case xfrm.MsgNewAE:
+		p, err := xfrm.DecodeAE(m.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l := p.Attrs.LTime; l != nil {
+			l.AddTime = 0
+		}
+		out = p.Append(nil, m.Type, m.Flags, m.Seq, 0)
+	case xfrm.MsgExpire:
+		p, err := xfrm.DecodeExpire(m.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Cur.AddTime, p.Limits.HardAdd = 0, 0
+		out = p.Append(nil, m.Type, m.Flags, m.Seq, 0)
 	default:
 		out = bytes.Clone(m.Raw())
 		clear(out[12:16])
