@@ -85,8 +85,8 @@ type Gateway struct {
 	cause error
 }
 
-// Start starts everything. Whatever can be refused is tried before the host's routes are touched: an error leaves them as
-// they were, or, where the kernel refused a route itself, with more of the guard than before.
+// Start starts everything. Whatever can be refused is tried before the host's routes are touched, and where the kernel refuses a
+// route itself, what had been laid is taken back: an error leaves them, and the guard, as they were.
 func Start(cfg *configs.Config, log *slog.Logger, level *slog.LevelVar, version string) (*Gateway, error) {
 	g := &Gateway{
 		log: log, level: level, version: version, started: time.Now(), cfg: cfg, loaded: time.Now(),
@@ -161,15 +161,20 @@ func (g *Gateway) start() error {
 	if err != nil {
 		return err
 	}
-	// The guard comes before the first packet.
-	err = g.net.Guard(plan(g.net, cfg, mtus))
-	if err == nil {
-		g.plane.Start()
-		err = g.net.Apply(plan(g.net, cfg, mtus))
-	}
+	before, err := g.net.Snapshot()
 	if err != nil {
 		watcher.Close()
 		return err
+	}
+	// The guard comes before the first packet.
+	err = g.net.Guard(plan(cfg, mtus))
+	if err == nil {
+		g.plane.Start()
+		err = g.net.Apply(plan(cfg, mtus))
+	}
+	if err != nil {
+		watcher.Close()
+		return errors.Join(err, g.net.Revert(before))
 	}
 	g.watch()
 	g.wg.Add(2)
@@ -197,7 +202,7 @@ func (g *Gateway) kill(why error) {
 func (g *Gateway) planeCause() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if _, err := g.net.Missing(plan(g.net, g.cfg, g.innerNow())); errors.Is(err, hostnet.ErrNoTUN) {
+	if _, err := g.net.Missing(plan(g.cfg, g.innerNow())); errors.Is(err, hostnet.ErrNoTUN) {
 		return err
 	}
 	return errors.New("the data plane stopped by itself")

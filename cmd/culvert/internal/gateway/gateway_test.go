@@ -64,15 +64,10 @@ name = "clear"
 action = "bypass"
 remote = "10.2.0.128/25"
 `)
-	here, err := hostnet.Here()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer here.Close()
 	// 1500 - 20 (IP) - 8 (UDP) - 8 (ESP) - 8 (IV) - 16 (ICV) = 1440; payload + 2 is a multiple of 4: 1438.
 	const inner = 1438
 	mtus := map[string]int{"branch": cfg.Tunnel("branch").InnerMTU(1500)}
-	p := plan(here, cfg, mtus)
+	p := plan(cfg, mtus)
 	if len(p.Routes) != 1 || p.Routes[0].Remote != netip.MustParsePrefix("10.2.0.0/24") || p.Routes[0].MTU != inner {
 		t.Errorf("routes %v, want one to 10.2.0.0/24 with MTU %d", p.Routes, inner)
 	}

@@ -14,6 +14,10 @@ const (
 	// restoreEvery bounds how often routes are laid again, so that another daemon which removes them keeps neither us nor
 	// itself busy.
 	restoreEvery = 200 * time.Millisecond
+	// retryEvery is how often it is tried to lay what could not be, though nothing on the host has changed.
+	retryEvery = 5 * time.Second
+	// compareEvery is how often the host is compared with the plan though nothing has changed: the kernel does not tell everything.
+	compareEvery = time.Minute
 	// restoreSay bounds how often the log says so.
 	restoreSay = time.Minute
 )
@@ -30,15 +34,23 @@ type hostState struct {
 func (g *Gateway) restore(w *hostnet.Watcher) {
 	defer g.wg.Done()
 	defer w.Close()
+	again := time.NewTimer(compareEvery)
+	defer again.Stop()
 	for {
 		select {
 		case <-g.stop:
 			return
 		case <-w.Changed():
+		case <-again.C:
 		}
-		if gone := g.restoreNow(time.Now()); gone {
+		gone, failed := g.restoreNow(time.Now())
+		if gone {
 			g.kill(hostnet.ErrNoTUN)
 			return
+		}
+		again.Reset(compareEvery)
+		if failed {
+			again.Reset(retryEvery)
 		}
 		select {
 		case <-g.stop:
@@ -48,19 +60,20 @@ func (g *Gateway) restore(w *hostnet.Watcher) {
 	}
 }
 
-// restoreNow compares, and lays what is missing. It reports whether the TUN is gone, which only a restart can mend.
-func (g *Gateway) restoreNow(now time.Time) (gone bool) {
+// restoreNow compares, and lays what is missing. It reports whether the TUN is gone, which only a restart can mend, and whether
+// something could not be laid.
+func (g *Gateway) restoreNow(now time.Time) (gone, failed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	p := plan(g.net, g.cfg, g.innerNow())
+	p := plan(g.cfg, g.innerNow())
 	missing, err := g.net.Missing(p)
 	if errors.Is(err, hostnet.ErrNoTUN) {
-		g.host.problem = err
-		return true
+		g.host.problem = errors.Join(err, g.net.Guard(p)) // which is to stand when the gateway has ended
+		return true, true
 	}
 	if err == nil && len(missing) == 0 {
 		g.host.problem = nil
-		return false
+		return false, false
 	}
 	if err == nil {
 		err = g.net.Apply(p)
@@ -71,7 +84,7 @@ func (g *Gateway) restoreNow(now time.Time) (gone bool) {
 	}
 	if !g.host.said.IsZero() && now.Sub(g.host.said) < restoreSay {
 		g.host.silent++
-		return false
+		return false, err != nil
 	}
 	if err != nil {
 		g.log.Error("what others removed of the host's routes and rules could not be laid again", "missing", strings.Join(missing, ", "), "reason", err)
@@ -80,7 +93,7 @@ func (g *Gateway) restoreNow(now time.Time) (gone bool) {
 			"missing", strings.Join(missing, ", "), "times_since_last_said", g.host.silent)
 	}
 	g.host.said, g.host.silent = now, 0
-	return false
+	return false, err != nil
 }
 
 // innerNow is each tunnel's largest inner packet as the path is now. The caller holds g.mu.
@@ -95,7 +108,7 @@ func (g *Gateway) innerNow() map[string]int {
 // hostStatus is for Status. The caller holds g.mu.
 func (g *Gateway) hostStatus() control.Host {
 	h := control.Host{Guard: g.cfg.Guard.Enabled, Restored: g.host.restored}
-	missing, err := g.net.Missing(plan(g.net, g.cfg, g.innerNow()))
+	missing, err := g.net.Missing(plan(g.cfg, g.innerNow()))
 	if err == nil {
 		err = g.host.problem
 	}
@@ -109,5 +122,5 @@ func (g *Gateway) hostStatus() control.Host {
 
 // GuardMissing is what this host does not have of the guard that a configuration asks for, whether a gateway runs or not.
 func GuardMissing(h *hostnet.Host, cfg *configs.Config) ([]string, error) {
-	return h.MissingGuard(plan(h, cfg, map[string]int{}))
+	return h.MissingGuard(plan(cfg, nil))
 }

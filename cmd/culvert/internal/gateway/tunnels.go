@@ -72,7 +72,7 @@ func tunMTU(cfg *configs.Config, mtus map[string]int) int {
 }
 
 // plan is what the configuration means for the host's routes.
-func plan(h *hostnet.Host, cfg *configs.Config, mtus map[string]int) hostnet.Plan {
+func plan(cfg *configs.Config, mtus map[string]int) hostnet.Plan {
 	p := hostnet.Plan{TUN: cfg.Tun.Name, Addresses: cfg.Tun.Addresses, Guard: cfg.Guard.Enabled}
 	for _, pol := range cfg.Policies {
 		if pol.Action == sa.Bypass && pol.Dir == sa.Out {
@@ -86,11 +86,7 @@ func plan(h *hostnet.Host, cfg *configs.Config, mtus map[string]int) hostnet.Pla
 		if cfg.Tun.MTU != 0 {
 			mtu = min(mtu, cfg.Tun.MTU)
 		}
-		r := hostnet.Route{Remote: pol.Sel.Dst, MTU: mtu}
-		if a, ok := h.AddressIn(pol.Sel.Src); ok && pol.Sel.Src.Bits() > 0 {
-			r.Source = a
-		}
-		p.Routes = append(p.Routes, r)
+		p.Routes = append(p.Routes, hostnet.Route{Remote: pol.Sel.Dst, MTU: mtu, Local: pol.Sel.Src})
 		p.Protected = append(p.Protected, hostnet.Pair{Remote: pol.Sel.Dst, Local: pol.Sel.Src})
 	}
 	return p
@@ -279,11 +275,16 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 		next[t.Name], made[t.Name] = n, n
 	}
 	// The guard for what is new stands before its policies do; what is gone is unguarded only after them.
-	if err := g.net.Guard(plan(g.net, cfg, mtus)); err != nil {
+	before, err := g.net.Snapshot()
+	if err != nil {
 		return err
 	}
-	if err := g.publish(cfg, next); err != nil {
-		return err
+	err = g.net.Guard(plan(cfg, mtus))
+	if err == nil {
+		err = g.publish(cfg, next)
+	}
+	if err != nil {
+		return errors.Join(err, g.net.Revert(before))
 	}
 	g.cfg.Wipe()
 	g.cfg, g.tunnels, g.loaded, g.refused = cfg, next, time.Now(), nil
@@ -295,7 +296,7 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 	cfg.EachWarning(func(w string) { g.log.Warn("configuration", "warning", w) })
 	g.log.Info("configuration loaded", "config", cfg.File, "tunnels", len(next), "new", len(made), "removed", len(diff.Removed),
 		"policies_added", len(diff.PoliciesAdded), "policies_removed", len(diff.PoliciesRemoved))
-	if err := g.net.Apply(plan(g.net, cfg, mtus)); err != nil {
+	if err := g.net.Apply(plan(cfg, mtus)); err != nil {
 		// The data plane has the new SAs and policies already, and those are right.
 		g.log.Error("the SAs and policies are the new ones, but not all routes could be laid", "reason", err)
 	}

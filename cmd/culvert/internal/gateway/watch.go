@@ -51,7 +51,7 @@ func (g *Gateway) notice(linkIndex int, n link.Notice) {
 
 // layRoutes brings the routes' MTUs to what the paths take now. The caller holds g.mu.
 func (g *Gateway) layRoutes() {
-	if err := g.net.Apply(plan(g.net, g.cfg, g.innerNow())); err != nil {
+	if err := g.net.Apply(plan(g.cfg, g.innerNow())); err != nil {
 		g.log.Error("could not change the routes' MTU", "reason", err)
 	}
 }

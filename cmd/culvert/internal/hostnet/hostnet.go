@@ -35,7 +35,10 @@ const (
 
 // Host is one network namespace, seen through sockets that stay in it whichever thread uses them. Its methods may be called
 // from any goroutine, but those that change something are for one caller at a time.
-type Host struct{ nl *netlink.Handle }
+type Host struct {
+	nl   *netlink.Handle
+	dump *netlink.Handle // the kernel sends it the table that is asked for, and not all that there are
+}
 
 // Here is the calling thread's network namespace.
 func Here() (*Host, error) {
@@ -43,18 +46,28 @@ func Here() (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask the kernel about routes: %w", err)
 	}
-	return &Host{h}, nil
+	dump, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		h.Close()
+		return nil, fmt.Errorf("ask the kernel about routes: %w", err)
+	}
+	_ = dump.SetStrictCheck(true) // Linux before 4.20 sends everything, and the library picks
+	return &Host{h, dump}, nil
 }
 
 // Close ends the use of h.
-func (h *Host) Close() { h.nl.Close() }
+func (h *Host) Close() {
+	h.nl.Close()
+	h.dump.Close()
+}
 
 // Route is one remote subnet and the tunnel's inner MTU towards it, in bytes.
 type Route struct {
 	Remote netip.Prefix
 	MTU    int
-	// Source is the host's own address to use towards it: one within the local subnets. Invalid: the kernel chooses.
-	Source netip.Addr
+	// Local is the subnet of this side in which the host's own address towards it is looked for. Invalid, or without an
+	// address of this host: the kernel chooses one.
+	Local netip.Prefix
 }
 
 // Pair is a remote and a local subnet between which traffic must be protected.
@@ -74,69 +87,114 @@ type Plan struct {
 type key string
 
 // Apply makes the host as p says, and removes what an earlier plan left and p does not have. The new stands before the old
-// is removed, so no protected packet finds a gap. The TUN must exist and is set up.
+// is removed, so no protected packet finds a gap. The TUN must exist and is set up. One thing that cannot be laid does not keep
+// the others from being laid, but nothing is removed then; the error is of all of them.
 func (h *Host) Apply(p Plan) error {
 	l, err := h.tun(&p)
 	if err != nil {
-		return err
+		return errors.Join(err, h.Guard(p))
 	}
-	for _, a := range p.Addresses {
-		if err := h.nl.AddrReplace(l, &netlink.Addr{IPNet: ipnet(a, true), Flags: unix.IFA_F_NODAD}); err != nil {
-			return fmt.Errorf("give %s the address %s: %w", p.TUN, a, err)
+	var errs []error
+	failed := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", what, err))
 		}
+	}
+	// The guard does not wait for what may fail.
+	failed("lay the guard", h.Guard(p))
+	for _, a := range p.Addresses {
+		failed(fmt.Sprintf("give %s the address %s", p.TUN, a), h.nl.AddrReplace(l, &netlink.Addr{IPNet: ipnet(a, true), Flags: unix.IFA_F_NODAD}))
 	}
 	if l.Attrs().TxQLen < tunQueue {
-		if err := h.nl.LinkSetTxQLen(l, tunQueue); err != nil {
-			return fmt.Errorf("lengthen the queue of %s: %w", p.TUN, err)
-		}
+		failed("lengthen the queue of "+p.TUN, h.nl.LinkSetTxQLen(l, tunQueue))
 	}
-	if err := h.nl.LinkSetUp(l); err != nil {
-		return fmt.Errorf("set %s up: %w", p.TUN, err)
+	failed(fmt.Sprintf("set %s up", p.TUN), h.nl.LinkSetUp(l))
+	index := l.Attrs().Index
+	if err := errors.Join(append(errs, h.lay(&p, index))...); err != nil {
+		return err
 	}
-	return h.apply(&p, l.Attrs().Index)
+	wantRoutes, wantRules := map[key]bool{}, map[key]bool{}
+	for _, r := range p.routes(index, h.addressIn) {
+		wantRoutes[routeKey(&r)] = true
+	}
+	for _, r := range p.rules() {
+		wantRules[ruleKey(r)] = true
+	}
+	return h.remove(wantRoutes, wantRules)
 }
 
-// Guard lays only what must stand before the first packet and after the last: the guard. It needs no TUN.
+// Guard lays only what must stand before the first packet and after the last: the guard. It needs no TUN, and removes nothing.
 func (h *Host) Guard(p Plan) error {
 	if !p.Guard {
 		return nil
 	}
-	return h.apply(&p, 0)
+	return h.lay(&p, 0)
 }
 
-// apply lays rules and routes; tun 0 leaves the routes into the TUN out, and removes nothing.
-func (h *Host) apply(p *Plan, tun int) error {
-	wantRoutes := map[key]bool{}
-	for _, r := range p.routes(tun) {
-		wantRoutes[routeKey(&r)] = true
+// lay lays rules and routes; tun 0 leaves the routes into the TUN out.
+func (h *Host) lay(p *Plan, tun int) error {
+	var errs []error
+	for _, r := range p.routes(tun, h.addressIn) {
 		if err := h.nl.RouteReplace(&r); err != nil {
-			return fmt.Errorf("lay the route to %s in table %d: %w", r.Dst, Table, err)
+			errs = append(errs, fmt.Errorf("lay the route to %s in table %d: %w", r.Dst, Table, err))
 		}
 	}
 	have, err := h.ourRules()
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
 	haveKeys := map[key]bool{}
 	for i := range have {
 		haveKeys[ruleKey(&have[i])] = true
 	}
-	wantRules := map[key]bool{}
 	for _, r := range p.rules() {
 		k := ruleKey(r)
-		wantRules[k] = true
 		if haveKeys[k] {
 			continue
 		}
 		if err := h.nl.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("add rule %d (%v): %w", r.Priority, r, err)
+			errs = append(errs, fmt.Errorf("add rule %d (%v): %w", r.Priority, r, err))
 		}
 		haveKeys[k] = true
 	}
-	if tun == 0 {
-		return nil
+	return errors.Join(errs...)
+}
+
+// Snapshot is what of ours a host had at some moment.
+type Snapshot struct {
+	rules  []netlink.Rule
+	routes []netlink.Route
+}
+
+// Snapshot remembers our rules and routes as they are.
+func (h *Host) Snapshot() (*Snapshot, error) {
+	rules, err := h.ourRules()
+	if err != nil {
+		return nil, err
 	}
-	return h.remove(wantRoutes, wantRules)
+	routes, err := h.ourRoutes()
+	return &Snapshot{rules, routes}, err
+}
+
+// Revert brings our rules and routes back to a snapshot. What it had stands before what came later is removed.
+func (h *Host) Revert(s *Snapshot) error {
+	keepRoutes, keepRules := map[key]bool{}, map[key]bool{}
+	var errs []error
+	for i := range s.routes {
+		r := &s.routes[i]
+		keepRoutes[routeKey(r)] = true
+		if err := h.nl.RouteReplace(r); err != nil {
+			errs = append(errs, fmt.Errorf("lay the route to %s again: %w", r.Dst, err))
+		}
+	}
+	for i := range s.rules {
+		r := &s.rules[i]
+		keepRules[ruleKey(r)] = true
+		if err := h.nl.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+			errs = append(errs, fmt.Errorf("add rule %d again: %w", r.Priority, err))
+		}
+	}
+	return errors.Join(append(errs, h.remove(keepRoutes, keepRules))...)
 }
 
 // Remove takes away everything that any plan laid.
@@ -180,7 +238,8 @@ func (h *Host) remove(keepRoutes, keepRules map[key]bool) error {
 	return nil
 }
 
-func (p *Plan) routes(tun int) []netlink.Route {
+// routes are those of the table, with tun 0 without those into the TUN. source finds the host's address within a subnet.
+func (p *Plan) routes(tun int, source func(netip.Prefix) netip.Addr) []netlink.Route {
 	var all []netlink.Route
 	add := func(dst netip.Prefix, r netlink.Route) {
 		r.Dst, r.Table, r.Protocol = ipnet(dst, false), Table, protocol
@@ -193,7 +252,10 @@ func (p *Plan) routes(tun int) []netlink.Route {
 	for _, r := range p.Routes {
 		if have, ok := mtu[r.Remote]; !ok {
 			order = append(order, r.Remote)
-			mtu[r.Remote], src[r.Remote] = r.MTU, r.Source
+			mtu[r.Remote] = r.MTU
+			if tun != 0 && r.Local.IsValid() {
+				src[r.Remote] = source(r.Local)
+			}
 		} else {
 			mtu[r.Remote] = min(have, r.MTU)
 		}
@@ -295,7 +357,7 @@ func (p *Plan) families() []int {
 func (h *Host) ourRules() ([]netlink.Rule, error) {
 	var ours []netlink.Rule
 	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
-		rules, err := h.nl.RuleList(fam)
+		rules, err := whole(func() ([]netlink.Rule, error) { return h.nl.RuleList(fam) })
 		if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 			continue // a host without IPv6
 		}
@@ -303,10 +365,14 @@ func (h *Host) ourRules() ([]netlink.Rule, error) {
 			return nil, fmt.Errorf("list the rules: %w", err)
 		}
 		for _, r := range rules {
-			if r.Protocol == protocol {
-				r.Family = fam
-				ours = append(ours, r)
+			if r.Protocol != protocol {
+				continue
 			}
+			r.Family = fam
+			if r.Priority == prefGuard {
+				r.Type = unix.RTN_BLACKHOLE // which the library does not read; each of our preferences has one action
+			}
+			ours = append(ours, r)
 		}
 	}
 	return ours, nil
@@ -315,7 +381,9 @@ func (h *Host) ourRules() ([]netlink.Rule, error) {
 func (h *Host) ourRoutes() ([]netlink.Route, error) {
 	var ours []netlink.Route
 	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
-		rs, err := h.nl.RouteListFiltered(fam, &netlink.Route{Table: Table, Protocol: protocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+		rs, err := whole(func() ([]netlink.Route, error) {
+			return h.dump.RouteListFiltered(fam, &netlink.Route{Table: Table, Protocol: protocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+		})
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 			continue // no such table yet, or a host without IPv6
 		}
@@ -328,6 +396,28 @@ func (h *Host) ourRoutes() ([]netlink.Route, error) {
 		ours = append(ours, rs...)
 	}
 	return ours, nil
+}
+
+// whole asks again for a list that was changed while it was sent. One that changes all the time is taken as it comes: what it
+// lacks is laid a second time, which does no harm.
+func whole[T any](list func() ([]T, error)) ([]T, error) {
+	for try := 0; ; try++ {
+		all, err := list()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return all, err
+		}
+		if try == 10 {
+			return all, nil
+		}
+	}
+}
+
+// sameRoute compares what is not part of a route's key, and matters only where packets leave by it.
+func sameRoute(a, b *netlink.Route) bool {
+	if a.LinkIndex == 0 || b.LinkIndex == 0 {
+		return true // throw and unreachable
+	}
+	return a.MTU == b.MTU && a.MTULock == b.MTULock && a.Src.Equal(b.Src)
 }
 
 func routeKey(r *netlink.Route) key {
@@ -378,18 +468,21 @@ func contains(outer, inner netip.Prefix) bool {
 	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
 }
 
-// AddressIn finds an address of this host within p.
-func (h *Host) AddressIn(p netip.Prefix) (netip.Addr, bool) {
-	addrs, err := h.nl.AddrList(nil, family(p.Addr()))
+// addressIn finds an address of this host within p; invalid if there is none, or p is everything.
+func (h *Host) addressIn(p netip.Prefix) netip.Addr {
+	if p.Bits() == 0 {
+		return netip.Addr{}
+	}
+	addrs, err := whole(func() ([]netlink.Addr, error) { return h.nl.AddrList(nil, family(p.Addr())) })
 	if err != nil {
-		return netip.Addr{}, false
+		return netip.Addr{}
 	}
 	for _, a := range addrs {
 		if ip, ok := netip.AddrFromSlice(a.IP); ok && p.Contains(ip.Unmap()) && !ip.IsLinkLocalUnicast() {
-			return ip.Unmap(), true
+			return ip.Unmap()
 		}
 	}
-	return netip.Addr{}, false
+	return netip.Addr{}
 }
 
 // ErrNotOurs says that no interface of this host has an address.
@@ -397,12 +490,12 @@ var ErrNotOurs = errors.New("no interface of this host has this address")
 
 // InterfaceMTU is the MTU in bytes of the interface that has the address a.
 func (h *Host) InterfaceMTU(a netip.Addr) (int, error) {
-	links, err := h.nl.LinkList()
+	links, err := whole(h.nl.LinkList)
 	if err != nil {
 		return 0, fmt.Errorf("list the interfaces: %w", err)
 	}
 	for _, l := range links {
-		addrs, err := h.nl.AddrList(l, family(a))
+		addrs, err := whole(func() ([]netlink.Addr, error) { return h.nl.AddrList(l, family(a)) })
 		if err != nil {
 			return 0, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
 		}

@@ -29,7 +29,7 @@ func (h *Host) Missing(p Plan) ([]string, error) {
 		missing = append(missing, p.TUN+" up")
 	}
 	if len(p.Addresses) > 0 {
-		addrs, err := h.nl.AddrList(l, netlink.FAMILY_ALL)
+		addrs, err := whole(func() ([]netlink.Addr, error) { return h.nl.AddrList(l, netlink.FAMILY_ALL) })
 		if err != nil {
 			return nil, fmt.Errorf("list the addresses of %s: %w", p.TUN, err)
 		}
@@ -62,24 +62,27 @@ func (h *Host) missing(p *Plan, tun int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	have := map[key]bool{}
+	haveRoutes := map[key]*netlink.Route{}
 	for i := range routes {
-		have[routeKey(&routes[i])] = true
+		haveRoutes[routeKey(&routes[i])] = &routes[i]
 	}
-	for _, r := range p.routes(tun) {
-		if !have[routeKey(&r)] {
-			kind := "route"
-			if r.Type == unix.RTN_UNREACHABLE {
-				kind = "guard route"
-			}
+	for _, r := range p.routes(tun, h.addressIn) {
+		kind := "route"
+		if r.Type == unix.RTN_UNREACHABLE {
+			kind = "guard route"
+		}
+		switch is := haveRoutes[routeKey(&r)]; {
+		case is == nil:
 			missing = append(missing, fmt.Sprintf("%s to %v", kind, r.Dst))
+		case !sameRoute(is, &r):
+			missing = append(missing, fmt.Sprintf("%s to %v with MTU %d%s (it has MTU %d%s)", kind, r.Dst, r.MTU, source(&r), is.MTU, source(is)))
 		}
 	}
 	rules, err := h.ourRules()
 	if err != nil {
 		return nil, err
 	}
-	clear(have)
+	have := map[key]bool{}
 	for i := range rules {
 		have[ruleKey(&rules[i])] = true
 	}
@@ -89,6 +92,13 @@ func (h *Host) missing(p *Plan, tun int) ([]string, error) {
 		}
 	}
 	return missing, nil
+}
+
+func source(r *netlink.Route) string {
+	if len(r.Src) == 0 {
+		return ""
+	}
+	return " and source " + r.Src.String()
 }
 
 func familyName(f int) string {
@@ -118,7 +128,7 @@ type Watcher struct {
 	done chan struct{}
 }
 
-// Watch begins to watch the TUN's state and addresses, our table and our rules. Plans are compared by the caller, with
+// Watch begins to watch the TUN's state, the host's addresses, our table and our rules. Plans are compared by the caller, with
 // Missing, whenever Changed receives.
 func (h *Host) Watch(tun string) (*Watcher, error) {
 	l, err := h.nl.LinkByName(tun)
@@ -172,14 +182,15 @@ func (w *Watcher) read(tun int) {
 }
 
 // concerns reports whether a message of rtnetlink is about something that a plan lays. Other routes of the host may change
-// thousands of times a second.
+// thousands of times a second. Addresses may be those of any interface: the kernel drops IPv4 routes whose source address goes, and
+// does not say so.
 func concerns(m *syscall.NetlinkMessage, tun int) bool {
 	d := m.Data
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		return len(d) >= unix.SizeofIfInfomsg && int(int32(binary.NativeEndian.Uint32(d[4:]))) == tun
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		return len(d) >= unix.SizeofIfAddrmsg && int(int32(binary.NativeEndian.Uint32(d[4:]))) == tun
+		return true
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		table, ok := attr32(d, unix.SizeofRtMsg, unix.RTA_TABLE)
 		return ok && table == Table
