@@ -51,6 +51,7 @@ func TestLanesOweCounters(t *testing.T) {
 	if n := shown(1); n != 6*burstJobs/tunnels {
 		t.Errorf("after 10 ms it shows %d packets", n)
 	}
+	lane.books.settled = time.Now().Add(time.Hour) // the 10 ms may end with the very burst after which it is asked
 	for c := &lane.books.now; c.Drops[CauseExpired] < 100; {
 		w.out()
 	}
