@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
@@ -50,9 +49,9 @@ the clear.`,
 
 // run serves until a signal ends it.
 func run(file string) error {
-	signals := early.Signals
-	early.Take(signals)
-	defer signal.Stop(signals)
+	early.Take(early.Reload, early.Stop)
+	defer signal.Stop(early.Reload)
+	defer signal.Stop(early.Stop)
 
 	if err := gateway.ProtectMemory(); err != nil {
 		return err
@@ -72,16 +71,14 @@ func run(file string) error {
 	log.Info("ready", "config", file, "tunnels", len(cfg.Tunnels))
 	for {
 		select {
-		case s := <-signals:
-			if s == syscall.SIGHUP {
-				notify(log, daemon.SdNotifyReloading)
-				if err := reload(g, file); err != nil {
-					g.Refused(err)
-					log.Error("the configuration was not loaded; the gateway goes on with the old one", "reason", err)
-				}
-				notify(log, daemon.SdNotifyReady)
-				continue
+		case <-early.Reload:
+			notify(log, daemon.SdNotifyReloading)
+			if err := reload(g, file); err != nil {
+				g.Refused(err)
+				log.Error("the configuration was not loaded; the gateway goes on with the old one", "reason", err)
 			}
+			notify(log, daemon.SdNotifyReady)
+		case s := <-early.Stop:
 			notify(log, daemon.SdNotifyStopping)
 			log.Info("stopping", "signal", s.String())
 			return g.Stop()
@@ -215,8 +212,17 @@ clear. A running gateway needs it and would lay it again; stop the gateway first
 	}
 	c.Flags().BoolVar(&force, "force", false, "also while a gateway runs, which will lay it again")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if pid := hostnet.OwnedBy(); pid != 0 && !force {
-			return fmt.Errorf("a gateway runs here, process %d, and would lay the guard again at once; stop it first, or say --force", pid)
+		// While it is removed no gateway may start.
+		owner, err := hostnet.Own()
+		switch {
+		case err == nil:
+			defer owner.Release()
+		case !errors.Is(err, hostnet.ErrOwned):
+			return err
+		case !force:
+			return fmt.Errorf("a gateway runs here, %s, and would lay the guard again at once; stop it first, or say --force", hostnet.Process(hostnet.OwnedBy()))
+		default:
+			fmt.Fprintf(c.ErrOrStderr(), "warning: a gateway runs here, %s; unless it hangs, it lays the guard again at once\n", hostnet.Process(hostnet.OwnedBy()))
 		}
 		h, err := hostnet.Here()
 		if err != nil {

@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"culvert/test/judge"
 	"culvert/test/lab"
@@ -110,4 +113,63 @@ func TestNothingInTheClear(t *testing.T) {
 			ping(t, w.HostA, w.EthB.Addr(false), 2)
 		})
 	}
+}
+
+// A gateway that is killed at any moment, also in the middle of its start, and started again, takes over what the one before it left,
+// also where that had another configuration; and all the while the hosts send, and nothing of it is in the clear on the wire.
+func TestTakeOver(t *testing.T) {
+	judge.Need(t, "ping")
+	w := newRow(t, lab.RowOptions{Wire: true})
+	if err := w.RoutePlainly(); err != nil {
+		t.Fatal(err)
+	}
+	served := func() {
+		t.Helper()
+		for _, v6 := range []bool{false, true} {
+			until(t, fmt.Sprintf("IPv%d passes the tunnel", version(v6)), func() bool {
+				_, err := output(t, w.HostA, "ping", "-n", "-c", "1", "-W", "1", w.EthB.Addr(v6).String())
+				return err == nil
+			})
+		}
+	}
+	office := ordinary("office", "esp", false, gcm)
+	wider := office
+	wider.right = append(slices.Clone(office.right), netip.MustParsePrefix("10.66.0.0/16"))
+	w.configure("", office)
+	w.start()
+	served()
+	before := w.a.table()
+	c := startCapture(t, w.GatewayB, lab.WANDevice)
+	var floods []*lab.Process
+	for _, v6 := range []bool{false, true} {
+		for _, ends := range [][2]*lab.End{{w.EthA, w.EthB}, {w.EthB, w.EthA}} {
+			p, _, _ := background(t, ends[0].NS, "ping", "-n", "-i", "0.002", "-W", "1", "-p", fmt.Sprintf("%x", mark), ends[1].Addr(v6).String())
+			floods = append(floods, p)
+		}
+	}
+	for i := range 20 {
+		w.a.kill()
+		// Every other start has a network more, whose guard the next one is to remove.
+		w.a.configure(w, "", []tunnel{wider, office}[i%2])
+		w.a.launch()
+		if i%4 == 3 {
+			w.a.ready()
+			served()
+			continue
+		}
+		time.Sleep(time.Duration(i*i) * time.Millisecond) // the moments to kill it at: from its first to when it has long served
+	}
+	if after := w.a.table(); after != before {
+		t.Errorf("after all this the host has\n%s\nand had\n%s", after, before)
+	}
+	for _, p := range floods {
+		if err := syscall.Kill(p.Pid(), syscall.SIGINT); err != nil {
+			t.Error(err)
+		}
+		<-p.Done()
+	}
+	if n := onlyESP(t, c.stop(), mark); n < 1000 {
+		t.Errorf("only %d ESP packets were on the wire: the hosts did not send all the time", n)
+	}
+	w.balance()
 }

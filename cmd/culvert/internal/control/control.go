@@ -133,14 +133,18 @@ type Server struct {
 }
 
 // Listen makes the socket, mode 0600, in a directory that is made when it is missing. A socket that a dead gateway left
-// behind is replaced; one that a living gateway answers on is an error.
+// behind is replaced; one that a living gateway has is an error, also if that hangs.
 func Listen(path string, src Source) (*Server, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of the socket: %w", err)
 	}
-	if c, err := net.Dial("unix", path); err == nil {
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
 		c.Close()
-		return nil, fmt.Errorf("a gateway already answers on %s; stop it, or give this one another `control` path", path)
+	}
+	// With EAGAIN so many wait already for one that hangs that no more can.
+	if err == nil || errors.Is(err, syscall.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, fmt.Errorf("a gateway has the socket %s; stop it, or give this one another `control` path", path)
 	}
 	if fi, err := os.Lstat(path); err == nil {
 		if fi.Mode()&os.ModeSocket == 0 {
@@ -196,6 +200,14 @@ func innermost(err error) error {
 	return err
 }
 
+// program is how this one was called, for hints that can be typed as they are.
+func program() string {
+	if filepath.Base(os.Args[0]) == "culvert" {
+		return os.Args[0]
+	}
+	return "culvert"
+}
+
 // Client asks the gateway behind one socket.
 type Client struct {
 	path string
@@ -229,12 +241,14 @@ func (c *Client) Raw(what string) ([]byte, error) {
 	r, err := c.http.Get("http://culvert/" + what)
 	var slow net.Error
 	switch {
+	case errors.Is(err, syscall.EAGAIN): // which counts as a timeout too
+		return nil, fmt.Errorf("the gateway behind %s hangs: very many wait for its answers already; restart it", c.path)
 	case errors.As(err, &slow) && slow.Timeout():
 		return nil, fmt.Errorf("the gateway behind %s took the question and did not answer within %v: it is stopped or overloaded; `ps` shows its state, SIGCONT wakes a stopped one", c.path, c.http.Timeout)
 	case errors.Is(err, os.ErrPermission):
-		return nil, fmt.Errorf("%s may not be opened by this user; use root", c.path)
+		return nil, fmt.Errorf("%s may not be opened by this user; ask as root: sudo %s …", c.path, program())
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("no gateway answers on %s; start one with `culvert run -c FILE`, or name its socket with --control", c.path)
+		return nil, fmt.Errorf("no gateway answers on %s; start one with `sudo %s run -c FILE`, or name its socket with --control", c.path, program())
 	case err != nil:
 		return nil, fmt.Errorf("ask the gateway behind %s: %w", c.path, innermost(err))
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,7 +58,7 @@ func TestListenOnWhatIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "already answers") {
+	if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "a gateway has the socket") {
 		t.Errorf("beside a living gateway: %v", err)
 	}
 	first.Close()
@@ -82,6 +83,48 @@ func TestListenOnWhatIsThere(t *testing.T) {
 	}
 	if b, _ := os.ReadFile(path); string(b) != "precious" {
 		t.Error("the file was touched")
+	}
+}
+
+// A gateway that hangs keeps its socket, also when so many wait for it that no more can.
+func TestListenBesideOneThatHangs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	hung, err := net.Listen("unix", path) // and nobody accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hung.Close()
+	file, err := hung.(*net.UnixListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := syscall.Listen(int(file.Fd()), 1); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "a gateway has the socket "+path) {
+			t.Fatalf("got %v", err)
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Fatalf("its socket was taken away: %v", err)
+		}
+	}
+	if _, err := Dial(path).Status(); err == nil || !strings.Contains(err.Error(), "very many wait") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Hints name the program as it was called.
+func TestHintsCanBeTyped(t *testing.T) {
+	old := os.Args[0]
+	defer func() { os.Args[0] = old }()
+	path := filepath.Join(t.TempDir(), "none.sock")
+	for called, want := range map[string]string{"./culvert": "`sudo ./culvert run -c FILE`", "culvert": "`sudo culvert run -c FILE`", "control.test": "`sudo culvert run -c FILE`"} {
+		os.Args[0] = called
+		if _, err := Dial(path).Status(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("called as %s: %v", called, err)
+		}
 	}
 }
 

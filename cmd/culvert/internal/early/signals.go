@@ -7,14 +7,18 @@ import (
 	"syscall"
 )
 
-// Signals receives SIGHUP, SIGTERM and SIGINT for `culvert run`. Other commands leave them their usual effect.
-var Signals = func() chan os.Signal {
-	c := make(chan os.Signal, 4)
+// Reload receives a SIGHUP, Stop the first of SIGINT and SIGTERM, for `culvert run`; several that nobody has received yet are one.
+// They are apart so that many of the one kind do not push out the other. Other commands leave them their usual effect.
+var Reload, Stop = func() (reload, stop chan os.Signal) {
+	reload, stop = make(chan os.Signal, 1), make(chan os.Signal, 1)
 	if slices.Contains(os.Args[1:], "run") {
-		Take(c)
+		Take(reload, stop)
 	}
-	return c
+	return reload, stop
 }()
 
-// Take has the signals sent to c.
-func Take(c chan os.Signal) { signal.Notify(c, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP) }
+// Take has the signals sent to these.
+func Take(reload, stop chan os.Signal) {
+	signal.Notify(reload, syscall.SIGHUP)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+}

@@ -8,26 +8,45 @@ import (
 	"time"
 )
 
-// What Take was given receives a SIGHUP, and the process lives on. This test's arguments have no word "run", so that nothing else
-// in the process takes it.
+// What Take was given receives its signals, and the process lives on: however many of the one kind come that nobody receives, one of
+// the other kind is not lost. This test's arguments have no word "run", so that nothing else in the process takes them.
 func TestTake(t *testing.T) {
-	c := make(chan os.Signal, 1)
-	Take(c)
-	defer signal.Stop(c)
-	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case s := <-c:
-		if s != syscall.SIGHUP {
-			t.Errorf("received %v", s)
+	reload, stop := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	Take(reload, stop)
+	defer signal.Stop(reload)
+	defer signal.Stop(stop)
+	receive := func(c chan os.Signal, want syscall.Signal) {
+		t.Helper()
+		select {
+		case s := <-c:
+			if s != want {
+				t.Errorf("received %v, want %v", s, want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("%v has not come", want)
 		}
-	case <-time.After(20 * time.Second):
-		t.Error("the signal has not come")
 	}
-	select {
-	case s := <-Signals:
-		t.Errorf("a command that is not run has taken %v", s)
-	default:
+	send := func(s syscall.Signal) {
+		t.Helper()
+		if err := syscall.Kill(os.Getpid(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 {
+		send(syscall.SIGHUP)
+		receive(reload, syscall.SIGHUP)
+		send(syscall.SIGHUP) // and leave it
+	}
+	for len(reload) == 0 {
+		time.Sleep(time.Millisecond) // until the last is there
+	}
+	send(syscall.SIGTERM)
+	receive(stop, syscall.SIGTERM)
+	for name, c := range map[string]chan os.Signal{"Reload": Reload, "Stop": Stop} {
+		select {
+		case s := <-c:
+			t.Errorf("a command that is not run has taken %v into %s", s, name)
+		default:
+		}
 	}
 }
