@@ -67,6 +67,12 @@ func des3DecryptSharedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks in
 // Decrypts 64 lanes; keys: Mixed.
 func des3DecryptMixedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
 
+// Encrypts 32 lanes; keys: Shared.
+func des3EncryptShared32AVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
+// Encrypts 32 lanes; keys: Mixed.
+func des3EncryptMixed32AVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+
 // Computes the powers of the hash key.
 func gcmExpandAVX512(key *byte, rounds int)
 

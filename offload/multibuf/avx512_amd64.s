@@ -13893,532 +13893,532 @@ words:
 	MOVQ $0x00000001, CX
 	JMP  compress
 
-DATA desSBox1<>+0(SB)/1, $0x37
-DATA desSBox1<>+1(SB)/1, $0x0c
-DATA desSBox1<>+2(SB)/1, $0x11
+DATA desSBox1<>+0(SB)/1, $0x3e
+DATA desSBox1<>+1(SB)/1, $0x18
+DATA desSBox1<>+2(SB)/1, $0x05
 DATA desSBox1<>+3(SB)/1, $0x3f
 DATA desSBox1<>+4(SB)/1, $0x3b
-DATA desSBox1<>+5(SB)/1, $0x15
-DATA desSBox1<>+6(SB)/1, $0x37
-DATA desSBox1<>+7(SB)/1, $0x2a
-DATA desSBox1<>+8(SB)/1, $0x04
-DATA desSBox1<>+9(SB)/1, $0x19
-DATA desSBox1<>+10(SB)/1, $0x3b
-DATA desSBox1<>+11(SB)/1, $0x0c
-DATA desSBox1<>+12(SB)/1, $0x2e
-DATA desSBox1<>+13(SB)/1, $0x00
-DATA desSBox1<>+14(SB)/1, $0x04
-DATA desSBox1<>+15(SB)/1, $0x19
-DATA desSBox1<>+16(SB)/1, $0x00
-DATA desSBox1<>+17(SB)/1, $0x26
-DATA desSBox1<>+18(SB)/1, $0x3f
-DATA desSBox1<>+19(SB)/1, $0x19
-DATA desSBox1<>+20(SB)/1, $0x1d
-DATA desSBox1<>+21(SB)/1, $0x33
-DATA desSBox1<>+22(SB)/1, $0x22
-DATA desSBox1<>+23(SB)/1, $0x0c
-DATA desSBox1<>+24(SB)/1, $0x37
-DATA desSBox1<>+25(SB)/1, $0x2a
-DATA desSBox1<>+26(SB)/1, $0x11
-DATA desSBox1<>+27(SB)/1, $0x26
-DATA desSBox1<>+28(SB)/1, $0x3b
-DATA desSBox1<>+29(SB)/1, $0x0c
-DATA desSBox1<>+30(SB)/1, $0x08
-DATA desSBox1<>+31(SB)/1, $0x15
-DATA desSBox1<>+32(SB)/1, $0x11
-DATA desSBox1<>+33(SB)/1, $0x26
-DATA desSBox1<>+34(SB)/1, $0x08
-DATA desSBox1<>+35(SB)/1, $0x33
-DATA desSBox1<>+36(SB)/1, $0x08
-DATA desSBox1<>+37(SB)/1, $0x33
-DATA desSBox1<>+38(SB)/1, $0x22
-DATA desSBox1<>+39(SB)/1, $0x1d
-DATA desSBox1<>+40(SB)/1, $0x3f
-DATA desSBox1<>+41(SB)/1, $0x2a
-DATA desSBox1<>+42(SB)/1, $0x15
+DATA desSBox1<>+5(SB)/1, $0x3e
+DATA desSBox1<>+6(SB)/1, $0x1c
+DATA desSBox1<>+7(SB)/1, $0x23
+DATA desSBox1<>+8(SB)/1, $0x00
+DATA desSBox1<>+9(SB)/1, $0x3f
+DATA desSBox1<>+10(SB)/1, $0x26
+DATA desSBox1<>+11(SB)/1, $0x19
+DATA desSBox1<>+12(SB)/1, $0x1d
+DATA desSBox1<>+13(SB)/1, $0x22
+DATA desSBox1<>+14(SB)/1, $0x3a
+DATA desSBox1<>+15(SB)/1, $0x05
+DATA desSBox1<>+16(SB)/1, $0x18
+DATA desSBox1<>+17(SB)/1, $0x01
+DATA desSBox1<>+18(SB)/1, $0x26
+DATA desSBox1<>+19(SB)/1, $0x3a
+DATA desSBox1<>+20(SB)/1, $0x01
+DATA desSBox1<>+21(SB)/1, $0x22
+DATA desSBox1<>+22(SB)/1, $0x3a
+DATA desSBox1<>+23(SB)/1, $0x1d
+DATA desSBox1<>+24(SB)/1, $0x3f
+DATA desSBox1<>+25(SB)/1, $0x3a
+DATA desSBox1<>+26(SB)/1, $0x1c
+DATA desSBox1<>+27(SB)/1, $0x27
+DATA desSBox1<>+28(SB)/1, $0x18
+DATA desSBox1<>+29(SB)/1, $0x04
+DATA desSBox1<>+30(SB)/1, $0x27
+DATA desSBox1<>+31(SB)/1, $0x3e
+DATA desSBox1<>+32(SB)/1, $0x04
+DATA desSBox1<>+33(SB)/1, $0x3b
+DATA desSBox1<>+34(SB)/1, $0x19
+DATA desSBox1<>+35(SB)/1, $0x05
+DATA desSBox1<>+36(SB)/1, $0x27
+DATA desSBox1<>+37(SB)/1, $0x04
+DATA desSBox1<>+38(SB)/1, $0x00
+DATA desSBox1<>+39(SB)/1, $0x19
+DATA desSBox1<>+40(SB)/1, $0x3e
+DATA desSBox1<>+41(SB)/1, $0x18
+DATA desSBox1<>+42(SB)/1, $0x23
 DATA desSBox1<>+43(SB)/1, $0x26
-DATA desSBox1<>+44(SB)/1, $0x22
-DATA desSBox1<>+45(SB)/1, $0x1d
-DATA desSBox1<>+46(SB)/1, $0x2e
-DATA desSBox1<>+47(SB)/1, $0x00
+DATA desSBox1<>+44(SB)/1, $0x3b
+DATA desSBox1<>+45(SB)/1, $0x01
+DATA desSBox1<>+46(SB)/1, $0x05
+DATA desSBox1<>+47(SB)/1, $0x1c
 DATA desSBox1<>+48(SB)/1, $0x3f
-DATA desSBox1<>+49(SB)/1, $0x15
-DATA desSBox1<>+50(SB)/1, $0x33
-DATA desSBox1<>+51(SB)/1, $0x2e
-DATA desSBox1<>+52(SB)/1, $0x11
-DATA desSBox1<>+53(SB)/1, $0x2e
-DATA desSBox1<>+54(SB)/1, $0x04
-DATA desSBox1<>+55(SB)/1, $0x37
+DATA desSBox1<>+49(SB)/1, $0x1c
+DATA desSBox1<>+50(SB)/1, $0x23
+DATA desSBox1<>+51(SB)/1, $0x26
+DATA desSBox1<>+52(SB)/1, $0x22
+DATA desSBox1<>+53(SB)/1, $0x27
+DATA desSBox1<>+54(SB)/1, $0x1d
+DATA desSBox1<>+55(SB)/1, $0x00
 DATA desSBox1<>+56(SB)/1, $0x04
-DATA desSBox1<>+57(SB)/1, $0x19
-DATA desSBox1<>+58(SB)/1, $0x2a
+DATA desSBox1<>+57(SB)/1, $0x23
+DATA desSBox1<>+58(SB)/1, $0x19
 DATA desSBox1<>+59(SB)/1, $0x00
-DATA desSBox1<>+60(SB)/1, $0x08
-DATA desSBox1<>+61(SB)/1, $0x22
-DATA desSBox1<>+62(SB)/1, $0x1d
+DATA desSBox1<>+60(SB)/1, $0x01
+DATA desSBox1<>+61(SB)/1, $0x1d
+DATA desSBox1<>+62(SB)/1, $0x22
 DATA desSBox1<>+63(SB)/1, $0x3b
 GLOBL desSBox1<>(SB), RODATA|NOPTR, $64
 
 DATA desSBox2<>+0(SB)/1, $0x3f
-DATA desSBox2<>+1(SB)/1, $0x00
-DATA desSBox2<>+2(SB)/1, $0x16
-DATA desSBox2<>+3(SB)/1, $0x25
-DATA desSBox2<>+4(SB)/1, $0x12
-DATA desSBox2<>+5(SB)/1, $0x2d
-DATA desSBox2<>+6(SB)/1, $0x08
-DATA desSBox2<>+7(SB)/1, $0x33
-DATA desSBox2<>+8(SB)/1, $0x29
-DATA desSBox2<>+9(SB)/1, $0x1a
-DATA desSBox2<>+10(SB)/1, $0x33
-DATA desSBox2<>+11(SB)/1, $0x16
-DATA desSBox2<>+12(SB)/1, $0x0c
-DATA desSBox2<>+13(SB)/1, $0x37
-DATA desSBox2<>+14(SB)/1, $0x25
+DATA desSBox2<>+1(SB)/1, $0x08
+DATA desSBox2<>+2(SB)/1, $0x28
+DATA desSBox2<>+3(SB)/1, $0x1f
+DATA desSBox2<>+4(SB)/1, $0x03
+DATA desSBox2<>+5(SB)/1, $0x37
+DATA desSBox2<>+6(SB)/1, $0x14
+DATA desSBox2<>+7(SB)/1, $0x3c
+DATA desSBox2<>+8(SB)/1, $0x00
+DATA desSBox2<>+9(SB)/1, $0x37
+DATA desSBox2<>+10(SB)/1, $0x1f
+DATA desSBox2<>+11(SB)/1, $0x03
+DATA desSBox2<>+12(SB)/1, $0x3c
+DATA desSBox2<>+13(SB)/1, $0x2b
+DATA desSBox2<>+14(SB)/1, $0x23
 DATA desSBox2<>+15(SB)/1, $0x08
-DATA desSBox2<>+16(SB)/1, $0x04
-DATA desSBox2<>+17(SB)/1, $0x3b
-DATA desSBox2<>+18(SB)/1, $0x2d
-DATA desSBox2<>+19(SB)/1, $0x12
-DATA desSBox2<>+20(SB)/1, $0x3b
-DATA desSBox2<>+21(SB)/1, $0x1e
-DATA desSBox2<>+22(SB)/1, $0x37
-DATA desSBox2<>+23(SB)/1, $0x29
-DATA desSBox2<>+24(SB)/1, $0x1e
-DATA desSBox2<>+25(SB)/1, $0x21
-DATA desSBox2<>+26(SB)/1, $0x00
-DATA desSBox2<>+27(SB)/1, $0x0c
-DATA desSBox2<>+28(SB)/1, $0x21
-DATA desSBox2<>+29(SB)/1, $0x04
-DATA desSBox2<>+30(SB)/1, $0x1a
-DATA desSBox2<>+31(SB)/1, $0x3f
-DATA desSBox2<>+32(SB)/1, $0x0c
-DATA desSBox2<>+33(SB)/1, $0x37
-DATA desSBox2<>+34(SB)/1, $0x33
-DATA desSBox2<>+35(SB)/1, $0x1e
-DATA desSBox2<>+36(SB)/1, $0x21
-DATA desSBox2<>+37(SB)/1, $0x1a
-DATA desSBox2<>+38(SB)/1, $0x04
-DATA desSBox2<>+39(SB)/1, $0x2d
-DATA desSBox2<>+40(SB)/1, $0x3f
-DATA desSBox2<>+41(SB)/1, $0x0c
-DATA desSBox2<>+42(SB)/1, $0x29
-DATA desSBox2<>+43(SB)/1, $0x00
-DATA desSBox2<>+44(SB)/1, $0x12
-DATA desSBox2<>+45(SB)/1, $0x21
-DATA desSBox2<>+46(SB)/1, $0x1e
-DATA desSBox2<>+47(SB)/1, $0x3b
-DATA desSBox2<>+48(SB)/1, $0x37
-DATA desSBox2<>+49(SB)/1, $0x12
-DATA desSBox2<>+50(SB)/1, $0x00
-DATA desSBox2<>+51(SB)/1, $0x29
-DATA desSBox2<>+52(SB)/1, $0x2d
-DATA desSBox2<>+53(SB)/1, $0x04
-DATA desSBox2<>+54(SB)/1, $0x1a
-DATA desSBox2<>+55(SB)/1, $0x33
-DATA desSBox2<>+56(SB)/1, $0x08
-DATA desSBox2<>+57(SB)/1, $0x3f
-DATA desSBox2<>+58(SB)/1, $0x16
-DATA desSBox2<>+59(SB)/1, $0x25
-DATA desSBox2<>+60(SB)/1, $0x3b
-DATA desSBox2<>+61(SB)/1, $0x08
-DATA desSBox2<>+62(SB)/1, $0x25
-DATA desSBox2<>+63(SB)/1, $0x16
+DATA desSBox2<>+16(SB)/1, $0x0b
+DATA desSBox2<>+17(SB)/1, $0x3c
+DATA desSBox2<>+18(SB)/1, $0x17
+DATA desSBox2<>+19(SB)/1, $0x00
+DATA desSBox2<>+20(SB)/1, $0x20
+DATA desSBox2<>+21(SB)/1, $0x1f
+DATA desSBox2<>+22(SB)/1, $0x08
+DATA desSBox2<>+23(SB)/1, $0x23
+DATA desSBox2<>+24(SB)/1, $0x1c
+DATA desSBox2<>+25(SB)/1, $0x03
+DATA desSBox2<>+26(SB)/1, $0x2b
+DATA desSBox2<>+27(SB)/1, $0x34
+DATA desSBox2<>+28(SB)/1, $0x17
+DATA desSBox2<>+29(SB)/1, $0x34
+DATA desSBox2<>+30(SB)/1, $0x3c
+DATA desSBox2<>+31(SB)/1, $0x17
+DATA desSBox2<>+32(SB)/1, $0x34
+DATA desSBox2<>+33(SB)/1, $0x2b
+DATA desSBox2<>+34(SB)/1, $0x3f
+DATA desSBox2<>+35(SB)/1, $0x20
+DATA desSBox2<>+36(SB)/1, $0x28
+DATA desSBox2<>+37(SB)/1, $0x14
+DATA desSBox2<>+38(SB)/1, $0x03
+DATA desSBox2<>+39(SB)/1, $0x37
+DATA desSBox2<>+40(SB)/1, $0x23
+DATA desSBox2<>+41(SB)/1, $0x14
+DATA desSBox2<>+42(SB)/1, $0x28
+DATA desSBox2<>+43(SB)/1, $0x3f
+DATA desSBox2<>+44(SB)/1, $0x1f
+DATA desSBox2<>+45(SB)/1, $0x08
+DATA desSBox2<>+46(SB)/1, $0x14
+DATA desSBox2<>+47(SB)/1, $0x20
+DATA desSBox2<>+48(SB)/1, $0x17
+DATA desSBox2<>+49(SB)/1, $0x00
+DATA desSBox2<>+50(SB)/1, $0x34
+DATA desSBox2<>+51(SB)/1, $0x0b
+DATA desSBox2<>+52(SB)/1, $0x1c
+DATA desSBox2<>+53(SB)/1, $0x23
+DATA desSBox2<>+54(SB)/1, $0x2b
+DATA desSBox2<>+55(SB)/1, $0x1c
+DATA desSBox2<>+56(SB)/1, $0x0b
+DATA desSBox2<>+57(SB)/1, $0x28
+DATA desSBox2<>+58(SB)/1, $0x00
+DATA desSBox2<>+59(SB)/1, $0x1c
+DATA desSBox2<>+60(SB)/1, $0x20
+DATA desSBox2<>+61(SB)/1, $0x3f
+DATA desSBox2<>+62(SB)/1, $0x37
+DATA desSBox2<>+63(SB)/1, $0x0b
 GLOBL desSBox2<>(SB), RODATA|NOPTR, $64
 
-DATA desSBox3<>+0(SB)/1, $0x15
-DATA desSBox3<>+1(SB)/1, $0x3b
-DATA desSBox3<>+2(SB)/1, $0x08
-DATA desSBox3<>+3(SB)/1, $0x1d
-DATA desSBox3<>+4(SB)/1, $0x19
-DATA desSBox3<>+5(SB)/1, $0x22
-DATA desSBox3<>+6(SB)/1, $0x33
-DATA desSBox3<>+7(SB)/1, $0x04
-DATA desSBox3<>+8(SB)/1, $0x26
-DATA desSBox3<>+9(SB)/1, $0x11
-DATA desSBox3<>+10(SB)/1, $0x1d
-DATA desSBox3<>+11(SB)/1, $0x2a
-DATA desSBox3<>+12(SB)/1, $0x3f
-DATA desSBox3<>+13(SB)/1, $0x0c
-DATA desSBox3<>+14(SB)/1, $0x04
-DATA desSBox3<>+15(SB)/1, $0x37
-DATA desSBox3<>+16(SB)/1, $0x3b
-DATA desSBox3<>+17(SB)/1, $0x08
-DATA desSBox3<>+18(SB)/1, $0x04
-DATA desSBox3<>+19(SB)/1, $0x22
-DATA desSBox3<>+20(SB)/1, $0x00
-DATA desSBox3<>+21(SB)/1, $0x3b
-DATA desSBox3<>+22(SB)/1, $0x2a
-DATA desSBox3<>+23(SB)/1, $0x37
-DATA desSBox3<>+24(SB)/1, $0x0c
-DATA desSBox3<>+25(SB)/1, $0x26
-DATA desSBox3<>+26(SB)/1, $0x33
-DATA desSBox3<>+27(SB)/1, $0x1d
-DATA desSBox3<>+28(SB)/1, $0x26
-DATA desSBox3<>+29(SB)/1, $0x11
-DATA desSBox3<>+30(SB)/1, $0x3f
-DATA desSBox3<>+31(SB)/1, $0x04
-DATA desSBox3<>+32(SB)/1, $0x00
-DATA desSBox3<>+33(SB)/1, $0x26
-DATA desSBox3<>+34(SB)/1, $0x3b
-DATA desSBox3<>+35(SB)/1, $0x08
-DATA desSBox3<>+36(SB)/1, $0x37
-DATA desSBox3<>+37(SB)/1, $0x19
-DATA desSBox3<>+38(SB)/1, $0x2e
-DATA desSBox3<>+39(SB)/1, $0x33
-DATA desSBox3<>+40(SB)/1, $0x0c
-DATA desSBox3<>+41(SB)/1, $0x3f
-DATA desSBox3<>+42(SB)/1, $0x22
-DATA desSBox3<>+43(SB)/1, $0x15
-DATA desSBox3<>+44(SB)/1, $0x2a
-DATA desSBox3<>+45(SB)/1, $0x00
-DATA desSBox3<>+46(SB)/1, $0x11
-DATA desSBox3<>+47(SB)/1, $0x2e
-DATA desSBox3<>+48(SB)/1, $0x2e
-DATA desSBox3<>+49(SB)/1, $0x15
-DATA desSBox3<>+50(SB)/1, $0x11
-DATA desSBox3<>+51(SB)/1, $0x3f
-DATA desSBox3<>+52(SB)/1, $0x19
-DATA desSBox3<>+53(SB)/1, $0x00
-DATA desSBox3<>+54(SB)/1, $0x37
-DATA desSBox3<>+55(SB)/1, $0x0c
-DATA desSBox3<>+56(SB)/1, $0x22
-DATA desSBox3<>+57(SB)/1, $0x19
-DATA desSBox3<>+58(SB)/1, $0x1d
-DATA desSBox3<>+59(SB)/1, $0x2a
-DATA desSBox3<>+60(SB)/1, $0x15
-DATA desSBox3<>+61(SB)/1, $0x2e
-DATA desSBox3<>+62(SB)/1, $0x08
-DATA desSBox3<>+63(SB)/1, $0x33
+DATA desSBox3<>+0(SB)/1, $0x1a
+DATA desSBox3<>+1(SB)/1, $0x2f
+DATA desSBox3<>+2(SB)/1, $0x00
+DATA desSBox3<>+3(SB)/1, $0x35
+DATA desSBox3<>+4(SB)/1, $0x2a
+DATA desSBox3<>+5(SB)/1, $0x00
+DATA desSBox3<>+6(SB)/1, $0x1f
+DATA desSBox3<>+7(SB)/1, $0x2a
+DATA desSBox3<>+8(SB)/1, $0x2f
+DATA desSBox3<>+9(SB)/1, $0x20
+DATA desSBox3<>+10(SB)/1, $0x15
+DATA desSBox3<>+11(SB)/1, $0x1a
+DATA desSBox3<>+12(SB)/1, $0x05
+DATA desSBox3<>+13(SB)/1, $0x2f
+DATA desSBox3<>+14(SB)/1, $0x2a
+DATA desSBox3<>+15(SB)/1, $0x00
+DATA desSBox3<>+16(SB)/1, $0x15
+DATA desSBox3<>+17(SB)/1, $0x30
+DATA desSBox3<>+18(SB)/1, $0x30
+DATA desSBox3<>+19(SB)/1, $0x05
+DATA desSBox3<>+20(SB)/1, $0x3f
+DATA desSBox3<>+21(SB)/1, $0x15
+DATA desSBox3<>+22(SB)/1, $0x25
+DATA desSBox3<>+23(SB)/1, $0x1a
+DATA desSBox3<>+24(SB)/1, $0x0a
+DATA desSBox3<>+25(SB)/1, $0x15
+DATA desSBox3<>+26(SB)/1, $0x3f
+DATA desSBox3<>+27(SB)/1, $0x2a
+DATA desSBox3<>+28(SB)/1, $0x30
+DATA desSBox3<>+29(SB)/1, $0x0a
+DATA desSBox3<>+30(SB)/1, $0x00
+DATA desSBox3<>+31(SB)/1, $0x35
+DATA desSBox3<>+32(SB)/1, $0x20
+DATA desSBox3<>+33(SB)/1, $0x10
+DATA desSBox3<>+34(SB)/1, $0x2f
+DATA desSBox3<>+35(SB)/1, $0x0a
+DATA desSBox3<>+36(SB)/1, $0x0f
+DATA desSBox3<>+37(SB)/1, $0x25
+DATA desSBox3<>+38(SB)/1, $0x35
+DATA desSBox3<>+39(SB)/1, $0x1f
+DATA desSBox3<>+40(SB)/1, $0x3a
+DATA desSBox3<>+41(SB)/1, $0x05
+DATA desSBox3<>+42(SB)/1, $0x20
+DATA desSBox3<>+43(SB)/1, $0x3f
+DATA desSBox3<>+44(SB)/1, $0x10
+DATA desSBox3<>+45(SB)/1, $0x1f
+DATA desSBox3<>+46(SB)/1, $0x0f
+DATA desSBox3<>+47(SB)/1, $0x30
+DATA desSBox3<>+48(SB)/1, $0x3a
+DATA desSBox3<>+49(SB)/1, $0x0f
+DATA desSBox3<>+50(SB)/1, $0x05
+DATA desSBox3<>+51(SB)/1, $0x3a
+DATA desSBox3<>+52(SB)/1, $0x10
+DATA desSBox3<>+53(SB)/1, $0x3f
+DATA desSBox3<>+54(SB)/1, $0x0a
+DATA desSBox3<>+55(SB)/1, $0x20
+DATA desSBox3<>+56(SB)/1, $0x25
+DATA desSBox3<>+57(SB)/1, $0x3a
+DATA desSBox3<>+58(SB)/1, $0x1a
+DATA desSBox3<>+59(SB)/1, $0x25
+DATA desSBox3<>+60(SB)/1, $0x1f
+DATA desSBox3<>+61(SB)/1, $0x10
+DATA desSBox3<>+62(SB)/1, $0x35
+DATA desSBox3<>+63(SB)/1, $0x0f
 GLOBL desSBox3<>(SB), RODATA|NOPTR, $64
 
-DATA desSBox4<>+0(SB)/1, $0x3b
-DATA desSBox4<>+1(SB)/1, $0x0c
-DATA desSBox4<>+2(SB)/1, $0x21
-DATA desSBox4<>+3(SB)/1, $0x3f
-DATA desSBox4<>+4(SB)/1, $0x1e
-DATA desSBox4<>+5(SB)/1, $0x25
-DATA desSBox4<>+6(SB)/1, $0x04
-DATA desSBox4<>+7(SB)/1, $0x29
-DATA desSBox4<>+8(SB)/1, $0x00
-DATA desSBox4<>+9(SB)/1, $0x16
-DATA desSBox4<>+10(SB)/1, $0x2d
-DATA desSBox4<>+11(SB)/1, $0x33
-DATA desSBox4<>+12(SB)/1, $0x25
-DATA desSBox4<>+13(SB)/1, $0x3b
-DATA desSBox4<>+14(SB)/1, $0x12
-DATA desSBox4<>+15(SB)/1, $0x04
-DATA desSBox4<>+16(SB)/1, $0x37
-DATA desSBox4<>+17(SB)/1, $0x29
-DATA desSBox4<>+18(SB)/1, $0x12
-DATA desSBox4<>+19(SB)/1, $0x25
-DATA desSBox4<>+20(SB)/1, $0x2d
+DATA desSBox4<>+0(SB)/1, $0x1f
+DATA desSBox4<>+1(SB)/1, $0x35
+DATA desSBox4<>+2(SB)/1, $0x0a
+DATA desSBox4<>+3(SB)/1, $0x20
+DATA desSBox4<>+4(SB)/1, $0x2f
+DATA desSBox4<>+5(SB)/1, $0x1a
+DATA desSBox4<>+6(SB)/1, $0x10
+DATA desSBox4<>+7(SB)/1, $0x0f
+DATA desSBox4<>+8(SB)/1, $0x2f
+DATA desSBox4<>+9(SB)/1, $0x3a
+DATA desSBox4<>+10(SB)/1, $0x05
+DATA desSBox4<>+11(SB)/1, $0x10
+DATA desSBox4<>+12(SB)/1, $0x20
+DATA desSBox4<>+13(SB)/1, $0x0f
+DATA desSBox4<>+14(SB)/1, $0x1f
+DATA desSBox4<>+15(SB)/1, $0x25
+DATA desSBox4<>+16(SB)/1, $0x30
+DATA desSBox4<>+17(SB)/1, $0x2a
+DATA desSBox4<>+18(SB)/1, $0x3f
+DATA desSBox4<>+19(SB)/1, $0x1a
+DATA desSBox4<>+20(SB)/1, $0x15
 DATA desSBox4<>+21(SB)/1, $0x00
-DATA desSBox4<>+22(SB)/1, $0x08
-DATA desSBox4<>+23(SB)/1, $0x33
+DATA desSBox4<>+22(SB)/1, $0x0a
+DATA desSBox4<>+23(SB)/1, $0x35
 DATA desSBox4<>+24(SB)/1, $0x1a
-DATA desSBox4<>+25(SB)/1, $0x0c
-DATA desSBox4<>+26(SB)/1, $0x21
-DATA desSBox4<>+27(SB)/1, $0x16
-DATA desSBox4<>+28(SB)/1, $0x00
-DATA desSBox4<>+29(SB)/1, $0x37
-DATA desSBox4<>+30(SB)/1, $0x1e
-DATA desSBox4<>+31(SB)/1, $0x08
-DATA desSBox4<>+32(SB)/1, $0x37
-DATA desSBox4<>+33(SB)/1, $0x1a
-DATA desSBox4<>+34(SB)/1, $0x08
-DATA desSBox4<>+35(SB)/1, $0x21
-DATA desSBox4<>+36(SB)/1, $0x29
-DATA desSBox4<>+37(SB)/1, $0x00
-DATA desSBox4<>+38(SB)/1, $0x33
-DATA desSBox4<>+39(SB)/1, $0x1e
-DATA desSBox4<>+40(SB)/1, $0x1a
-DATA desSBox4<>+41(SB)/1, $0x2d
-DATA desSBox4<>+42(SB)/1, $0x16
-DATA desSBox4<>+43(SB)/1, $0x08
-DATA desSBox4<>+44(SB)/1, $0x0c
-DATA desSBox4<>+45(SB)/1, $0x37
-DATA desSBox4<>+46(SB)/1, $0x3f
-DATA desSBox4<>+47(SB)/1, $0x12
-DATA desSBox4<>+48(SB)/1, $0x04
-DATA desSBox4<>+49(SB)/1, $0x3f
-DATA desSBox4<>+50(SB)/1, $0x3b
-DATA desSBox4<>+51(SB)/1, $0x12
-DATA desSBox4<>+52(SB)/1, $0x33
-DATA desSBox4<>+53(SB)/1, $0x1a
-DATA desSBox4<>+54(SB)/1, $0x16
-DATA desSBox4<>+55(SB)/1, $0x2d
-DATA desSBox4<>+56(SB)/1, $0x3f
-DATA desSBox4<>+57(SB)/1, $0x21
-DATA desSBox4<>+58(SB)/1, $0x0c
-DATA desSBox4<>+59(SB)/1, $0x3b
-DATA desSBox4<>+60(SB)/1, $0x29
-DATA desSBox4<>+61(SB)/1, $0x04
-DATA desSBox4<>+62(SB)/1, $0x25
-DATA desSBox4<>+63(SB)/1, $0x1e
+DATA desSBox4<>+25(SB)/1, $0x00
+DATA desSBox4<>+26(SB)/1, $0x2a
+DATA desSBox4<>+27(SB)/1, $0x0f
+DATA desSBox4<>+28(SB)/1, $0x3f
+DATA desSBox4<>+29(SB)/1, $0x15
+DATA desSBox4<>+30(SB)/1, $0x05
+DATA desSBox4<>+31(SB)/1, $0x3a
+DATA desSBox4<>+32(SB)/1, $0x00
+DATA desSBox4<>+33(SB)/1, $0x2a
+DATA desSBox4<>+34(SB)/1, $0x3a
+DATA desSBox4<>+35(SB)/1, $0x05
+DATA desSBox4<>+36(SB)/1, $0x15
+DATA desSBox4<>+37(SB)/1, $0x30
+DATA desSBox4<>+38(SB)/1, $0x25
+DATA desSBox4<>+39(SB)/1, $0x3f
+DATA desSBox4<>+40(SB)/1, $0x15
+DATA desSBox4<>+41(SB)/1, $0x00
+DATA desSBox4<>+42(SB)/1, $0x0a
+DATA desSBox4<>+43(SB)/1, $0x35
+DATA desSBox4<>+44(SB)/1, $0x3f
+DATA desSBox4<>+45(SB)/1, $0x1a
+DATA desSBox4<>+46(SB)/1, $0x30
+DATA desSBox4<>+47(SB)/1, $0x2a
+DATA desSBox4<>+48(SB)/1, $0x25
+DATA desSBox4<>+49(SB)/1, $0x1f
+DATA desSBox4<>+50(SB)/1, $0x0f
+DATA desSBox4<>+51(SB)/1, $0x20
+DATA desSBox4<>+52(SB)/1, $0x3a
+DATA desSBox4<>+53(SB)/1, $0x2f
+DATA desSBox4<>+54(SB)/1, $0x10
+DATA desSBox4<>+55(SB)/1, $0x05
+DATA desSBox4<>+56(SB)/1, $0x30
+DATA desSBox4<>+57(SB)/1, $0x2f
+DATA desSBox4<>+58(SB)/1, $0x25
+DATA desSBox4<>+59(SB)/1, $0x10
+DATA desSBox4<>+60(SB)/1, $0x0a
+DATA desSBox4<>+61(SB)/1, $0x20
+DATA desSBox4<>+62(SB)/1, $0x1f
+DATA desSBox4<>+63(SB)/1, $0x35
 GLOBL desSBox4<>(SB), RODATA|NOPTR, $64
 
-DATA desSBox5<>+0(SB)/1, $0x22
-DATA desSBox5<>+1(SB)/1, $0x11
-DATA desSBox5<>+2(SB)/1, $0x08
-DATA desSBox5<>+3(SB)/1, $0x3f
-DATA desSBox5<>+4(SB)/1, $0x2e
-DATA desSBox5<>+5(SB)/1, $0x1d
-DATA desSBox5<>+6(SB)/1, $0x33
-DATA desSBox5<>+7(SB)/1, $0x2a
-DATA desSBox5<>+8(SB)/1, $0x08
-DATA desSBox5<>+9(SB)/1, $0x26
-DATA desSBox5<>+10(SB)/1, $0x04
-DATA desSBox5<>+11(SB)/1, $0x19
-DATA desSBox5<>+12(SB)/1, $0x37
-DATA desSBox5<>+13(SB)/1, $0x3b
-DATA desSBox5<>+14(SB)/1, $0x2e
-DATA desSBox5<>+15(SB)/1, $0x00
-DATA desSBox5<>+16(SB)/1, $0x19
-DATA desSBox5<>+17(SB)/1, $0x0c
-DATA desSBox5<>+18(SB)/1, $0x22
-DATA desSBox5<>+19(SB)/1, $0x15
-DATA desSBox5<>+20(SB)/1, $0x33
-DATA desSBox5<>+21(SB)/1, $0x00
-DATA desSBox5<>+22(SB)/1, $0x1d
-DATA desSBox5<>+23(SB)/1, $0x26
-DATA desSBox5<>+24(SB)/1, $0x04
-DATA desSBox5<>+25(SB)/1, $0x3f
-DATA desSBox5<>+26(SB)/1, $0x37
-DATA desSBox5<>+27(SB)/1, $0x0c
-DATA desSBox5<>+28(SB)/1, $0x2a
-DATA desSBox5<>+29(SB)/1, $0x15
-DATA desSBox5<>+30(SB)/1, $0x11
-DATA desSBox5<>+31(SB)/1, $0x3b
-DATA desSBox5<>+32(SB)/1, $0x3b
-DATA desSBox5<>+33(SB)/1, $0x0c
-DATA desSBox5<>+34(SB)/1, $0x37
-DATA desSBox5<>+35(SB)/1, $0x2a
-DATA desSBox5<>+36(SB)/1, $0x08
-DATA desSBox5<>+37(SB)/1, $0x26
-DATA desSBox5<>+38(SB)/1, $0x04
-DATA desSBox5<>+39(SB)/1, $0x33
-DATA desSBox5<>+40(SB)/1, $0x22
-DATA desSBox5<>+41(SB)/1, $0x3f
-DATA desSBox5<>+42(SB)/1, $0x19
-DATA desSBox5<>+43(SB)/1, $0x00
-DATA desSBox5<>+44(SB)/1, $0x1d
-DATA desSBox5<>+45(SB)/1, $0x11
-DATA desSBox5<>+46(SB)/1, $0x22
-DATA desSBox5<>+47(SB)/1, $0x0c
-DATA desSBox5<>+48(SB)/1, $0x37
-DATA desSBox5<>+49(SB)/1, $0x00
-DATA desSBox5<>+50(SB)/1, $0x11
-DATA desSBox5<>+51(SB)/1, $0x3f
-DATA desSBox5<>+52(SB)/1, $0x2e
-DATA desSBox5<>+53(SB)/1, $0x15
-DATA desSBox5<>+54(SB)/1, $0x3b
-DATA desSBox5<>+55(SB)/1, $0x08
-DATA desSBox5<>+56(SB)/1, $0x19
-DATA desSBox5<>+57(SB)/1, $0x33
-DATA desSBox5<>+58(SB)/1, $0x2e
-DATA desSBox5<>+59(SB)/1, $0x15
-DATA desSBox5<>+60(SB)/1, $0x04
-DATA desSBox5<>+61(SB)/1, $0x2a
-DATA desSBox5<>+62(SB)/1, $0x1d
-DATA desSBox5<>+63(SB)/1, $0x26
+DATA desSBox5<>+0(SB)/1, $0x12
+DATA desSBox5<>+1(SB)/1, $0x20
+DATA desSBox5<>+2(SB)/1, $0x3b
+DATA desSBox5<>+3(SB)/1, $0x1f
+DATA desSBox5<>+4(SB)/1, $0x29
+DATA desSBox5<>+5(SB)/1, $0x12
+DATA desSBox5<>+6(SB)/1, $0x1f
+DATA desSBox5<>+7(SB)/1, $0x09
+DATA desSBox5<>+8(SB)/1, $0x36
+DATA desSBox5<>+9(SB)/1, $0x1b
+DATA desSBox5<>+10(SB)/1, $0x20
+DATA desSBox5<>+11(SB)/1, $0x04
+DATA desSBox5<>+12(SB)/1, $0x1b
+DATA desSBox5<>+13(SB)/1, $0x2d
+DATA desSBox5<>+14(SB)/1, $0x36
+DATA desSBox5<>+15(SB)/1, $0x3b
+DATA desSBox5<>+16(SB)/1, $0x09
+DATA desSBox5<>+17(SB)/1, $0x3f
+DATA desSBox5<>+18(SB)/1, $0x24
+DATA desSBox5<>+19(SB)/1, $0x32
+DATA desSBox5<>+20(SB)/1, $0x24
+DATA desSBox5<>+21(SB)/1, $0x0d
+DATA desSBox5<>+22(SB)/1, $0x00
+DATA desSBox5<>+23(SB)/1, $0x3f
+DATA desSBox5<>+24(SB)/1, $0x2d
+DATA desSBox5<>+25(SB)/1, $0x32
+DATA desSBox5<>+26(SB)/1, $0x16
+DATA desSBox5<>+27(SB)/1, $0x1b
+DATA desSBox5<>+28(SB)/1, $0x00
+DATA desSBox5<>+29(SB)/1, $0x16
+DATA desSBox5<>+30(SB)/1, $0x0d
+DATA desSBox5<>+31(SB)/1, $0x20
+DATA desSBox5<>+32(SB)/1, $0x20
+DATA desSBox5<>+33(SB)/1, $0x04
+DATA desSBox5<>+34(SB)/1, $0x12
+DATA desSBox5<>+35(SB)/1, $0x29
+DATA desSBox5<>+36(SB)/1, $0x04
+DATA desSBox5<>+37(SB)/1, $0x1f
+DATA desSBox5<>+38(SB)/1, $0x29
+DATA desSBox5<>+39(SB)/1, $0x36
+DATA desSBox5<>+40(SB)/1, $0x1f
+DATA desSBox5<>+41(SB)/1, $0x36
+DATA desSBox5<>+42(SB)/1, $0x2d
+DATA desSBox5<>+43(SB)/1, $0x12
+DATA desSBox5<>+44(SB)/1, $0x32
+DATA desSBox5<>+45(SB)/1, $0x09
+DATA desSBox5<>+46(SB)/1, $0x04
+DATA desSBox5<>+47(SB)/1, $0x2d
+DATA desSBox5<>+48(SB)/1, $0x16
+DATA desSBox5<>+49(SB)/1, $0x29
+DATA desSBox5<>+50(SB)/1, $0x3f
+DATA desSBox5<>+51(SB)/1, $0x00
+DATA desSBox5<>+52(SB)/1, $0x3f
+DATA desSBox5<>+53(SB)/1, $0x24
+DATA desSBox5<>+54(SB)/1, $0x1b
+DATA desSBox5<>+55(SB)/1, $0x0d
+DATA desSBox5<>+56(SB)/1, $0x3b
+DATA desSBox5<>+57(SB)/1, $0x00
+DATA desSBox5<>+58(SB)/1, $0x09
+DATA desSBox5<>+59(SB)/1, $0x24
+DATA desSBox5<>+60(SB)/1, $0x0d
+DATA desSBox5<>+61(SB)/1, $0x3b
+DATA desSBox5<>+62(SB)/1, $0x32
+DATA desSBox5<>+63(SB)/1, $0x16
 GLOBL desSBox5<>(SB), RODATA|NOPTR, $64
 
-DATA desSBox6<>+0(SB)/1, $0x33
-DATA desSBox6<>+1(SB)/1, $0x00
-DATA desSBox6<>+2(SB)/1, $0x29
-DATA desSBox6<>+3(SB)/1, $0x1e
-DATA desSBox6<>+4(SB)/1, $0x25
-DATA desSBox6<>+5(SB)/1, $0x0c
+DATA desSBox6<>+0(SB)/1, $0x1b
+DATA desSBox6<>+1(SB)/1, $0x38
+DATA desSBox6<>+2(SB)/1, $0x20
+DATA desSBox6<>+3(SB)/1, $0x1f
+DATA desSBox6<>+4(SB)/1, $0x1c
+DATA desSBox6<>+5(SB)/1, $0x3f
 DATA desSBox6<>+6(SB)/1, $0x3f
-DATA desSBox6<>+7(SB)/1, $0x12
-DATA desSBox6<>+8(SB)/1, $0x29
-DATA desSBox6<>+9(SB)/1, $0x37
+DATA desSBox6<>+7(SB)/1, $0x23
+DATA desSBox6<>+8(SB)/1, $0x38
+DATA desSBox6<>+9(SB)/1, $0x04
 DATA desSBox6<>+10(SB)/1, $0x04
-DATA desSBox6<>+11(SB)/1, $0x08
-DATA desSBox6<>+12(SB)/1, $0x16
-DATA desSBox6<>+13(SB)/1, $0x1a
-DATA desSBox6<>+14(SB)/1, $0x33
-DATA desSBox6<>+15(SB)/1, $0x2d
-DATA desSBox6<>+16(SB)/1, $0x08
-DATA desSBox6<>+17(SB)/1, $0x3b
-DATA desSBox6<>+18(SB)/1, $0x37
-DATA desSBox6<>+19(SB)/1, $0x00
-DATA desSBox6<>+20(SB)/1, $0x3f
-DATA desSBox6<>+21(SB)/1, $0x12
-DATA desSBox6<>+22(SB)/1, $0x1a
-DATA desSBox6<>+23(SB)/1, $0x25
-DATA desSBox6<>+24(SB)/1, $0x04
-DATA desSBox6<>+25(SB)/1, $0x1e
-DATA desSBox6<>+26(SB)/1, $0x21
-DATA desSBox6<>+27(SB)/1, $0x3b
-DATA desSBox6<>+28(SB)/1, $0x21
-DATA desSBox6<>+29(SB)/1, $0x2d
-DATA desSBox6<>+30(SB)/1, $0x0c
-DATA desSBox6<>+31(SB)/1, $0x16
-DATA desSBox6<>+32(SB)/1, $0x25
-DATA desSBox6<>+33(SB)/1, $0x16
-DATA desSBox6<>+34(SB)/1, $0x12
-DATA desSBox6<>+35(SB)/1, $0x2d
-DATA desSBox6<>+36(SB)/1, $0x12
-DATA desSBox6<>+37(SB)/1, $0x3b
-DATA desSBox6<>+38(SB)/1, $0x04
-DATA desSBox6<>+39(SB)/1, $0x08
-DATA desSBox6<>+40(SB)/1, $0x1e
-DATA desSBox6<>+41(SB)/1, $0x00
-DATA desSBox6<>+42(SB)/1, $0x29
-DATA desSBox6<>+43(SB)/1, $0x16
-DATA desSBox6<>+44(SB)/1, $0x29
-DATA desSBox6<>+45(SB)/1, $0x0c
-DATA desSBox6<>+46(SB)/1, $0x3f
-DATA desSBox6<>+47(SB)/1, $0x21
-DATA desSBox6<>+48(SB)/1, $0x3f
-DATA desSBox6<>+49(SB)/1, $0x08
-DATA desSBox6<>+50(SB)/1, $0x0c
-DATA desSBox6<>+51(SB)/1, $0x37
-DATA desSBox6<>+52(SB)/1, $0x04
-DATA desSBox6<>+53(SB)/1, $0x37
-DATA desSBox6<>+54(SB)/1, $0x33
-DATA desSBox6<>+55(SB)/1, $0x1e
-DATA desSBox6<>+56(SB)/1, $0x33
-DATA desSBox6<>+57(SB)/1, $0x2d
-DATA desSBox6<>+58(SB)/1, $0x1a
+DATA desSBox6<>+11(SB)/1, $0x18
+DATA desSBox6<>+12(SB)/1, $0x07
+DATA desSBox6<>+13(SB)/1, $0x1b
+DATA desSBox6<>+14(SB)/1, $0x18
+DATA desSBox6<>+15(SB)/1, $0x24
+DATA desSBox6<>+16(SB)/1, $0x1c
+DATA desSBox6<>+17(SB)/1, $0x03
+DATA desSBox6<>+18(SB)/1, $0x3f
+DATA desSBox6<>+19(SB)/1, $0x24
+DATA desSBox6<>+20(SB)/1, $0x03
+DATA desSBox6<>+21(SB)/1, $0x04
+DATA desSBox6<>+22(SB)/1, $0x04
+DATA desSBox6<>+23(SB)/1, $0x1b
+DATA desSBox6<>+24(SB)/1, $0x27
+DATA desSBox6<>+25(SB)/1, $0x38
+DATA desSBox6<>+26(SB)/1, $0x1b
+DATA desSBox6<>+27(SB)/1, $0x23
+DATA desSBox6<>+28(SB)/1, $0x38
+DATA desSBox6<>+29(SB)/1, $0x3f
+DATA desSBox6<>+30(SB)/1, $0x23
+DATA desSBox6<>+31(SB)/1, $0x1c
+DATA desSBox6<>+32(SB)/1, $0x00
+DATA desSBox6<>+33(SB)/1, $0x27
+DATA desSBox6<>+34(SB)/1, $0x3b
+DATA desSBox6<>+35(SB)/1, $0x00
+DATA desSBox6<>+36(SB)/1, $0x24
+DATA desSBox6<>+37(SB)/1, $0x03
+DATA desSBox6<>+38(SB)/1, $0x03
+DATA desSBox6<>+39(SB)/1, $0x1c
+DATA desSBox6<>+40(SB)/1, $0x1f
+DATA desSBox6<>+41(SB)/1, $0x20
+DATA desSBox6<>+42(SB)/1, $0x27
+DATA desSBox6<>+43(SB)/1, $0x3b
+DATA desSBox6<>+44(SB)/1, $0x23
+DATA desSBox6<>+45(SB)/1, $0x3c
+DATA desSBox6<>+46(SB)/1, $0x3c
+DATA desSBox6<>+47(SB)/1, $0x07
+DATA desSBox6<>+48(SB)/1, $0x07
+DATA desSBox6<>+49(SB)/1, $0x3c
+DATA desSBox6<>+50(SB)/1, $0x20
+DATA desSBox6<>+51(SB)/1, $0x1f
+DATA desSBox6<>+52(SB)/1, $0x3b
+DATA desSBox6<>+53(SB)/1, $0x20
+DATA desSBox6<>+54(SB)/1, $0x1f
+DATA desSBox6<>+55(SB)/1, $0x27
+DATA desSBox6<>+56(SB)/1, $0x00
+DATA desSBox6<>+57(SB)/1, $0x07
+DATA desSBox6<>+58(SB)/1, $0x3c
 DATA desSBox6<>+59(SB)/1, $0x00
-DATA desSBox6<>+60(SB)/1, $0x1a
-DATA desSBox6<>+61(SB)/1, $0x21
-DATA desSBox6<>+62(SB)/1, $0x25
+DATA desSBox6<>+60(SB)/1, $0x24
+DATA desSBox6<>+61(SB)/1, $0x18
+DATA desSBox6<>+62(SB)/1, $0x18
 DATA desSBox6<>+63(SB)/1, $0x3b
 GLOBL desSBox6<>(SB), RODATA|NOPTR, $64
 
-DATA desSBox7<>+0(SB)/1, $0x21
-DATA desSBox7<>+1(SB)/1, $0x04
+DATA desSBox7<>+0(SB)/1, $0x12
+DATA desSBox7<>+1(SB)/1, $0x37
 DATA desSBox7<>+2(SB)/1, $0x0c
-DATA desSBox7<>+3(SB)/1, $0x1a
-DATA desSBox7<>+4(SB)/1, $0x3f
-DATA desSBox7<>+5(SB)/1, $0x33
+DATA desSBox7<>+3(SB)/1, $0x3b
+DATA desSBox7<>+4(SB)/1, $0x08
+DATA desSBox7<>+5(SB)/1, $0x2d
 DATA desSBox7<>+6(SB)/1, $0x25
-DATA desSBox7<>+7(SB)/1, $0x00
-DATA desSBox7<>+8(SB)/1, $0x08
-DATA desSBox7<>+9(SB)/1, $0x1e
-DATA desSBox7<>+10(SB)/1, $0x16
-DATA desSBox7<>+11(SB)/1, $0x29
-DATA desSBox7<>+12(SB)/1, $0x12
-DATA desSBox7<>+13(SB)/1, $0x2d
-DATA desSBox7<>+14(SB)/1, $0x29
-DATA desSBox7<>+15(SB)/1, $0x16
-DATA desSBox7<>+16(SB)/1, $0x37
-DATA desSBox7<>+17(SB)/1, $0x29
-DATA desSBox7<>+18(SB)/1, $0x3b
-DATA desSBox7<>+19(SB)/1, $0x16
-DATA desSBox7<>+20(SB)/1, $0x21
-DATA desSBox7<>+21(SB)/1, $0x04
-DATA desSBox7<>+22(SB)/1, $0x08
-DATA desSBox7<>+23(SB)/1, $0x3b
-DATA desSBox7<>+24(SB)/1, $0x1e
-DATA desSBox7<>+25(SB)/1, $0x37
-DATA desSBox7<>+26(SB)/1, $0x25
-DATA desSBox7<>+27(SB)/1, $0x00
-DATA desSBox7<>+28(SB)/1, $0x04
-DATA desSBox7<>+29(SB)/1, $0x1a
-DATA desSBox7<>+30(SB)/1, $0x12
-DATA desSBox7<>+31(SB)/1, $0x0c
-DATA desSBox7<>+32(SB)/1, $0x1e
-DATA desSBox7<>+33(SB)/1, $0x21
-DATA desSBox7<>+34(SB)/1, $0x33
-DATA desSBox7<>+35(SB)/1, $0x3f
-DATA desSBox7<>+36(SB)/1, $0x00
-DATA desSBox7<>+37(SB)/1, $0x0c
+DATA desSBox7<>+7(SB)/1, $0x16
+DATA desSBox7<>+8(SB)/1, $0x04
+DATA desSBox7<>+9(SB)/1, $0x1a
+DATA desSBox7<>+10(SB)/1, $0x29
+DATA desSBox7<>+11(SB)/1, $0x25
+DATA desSBox7<>+12(SB)/1, $0x2d
+DATA desSBox7<>+13(SB)/1, $0x37
+DATA desSBox7<>+14(SB)/1, $0x1a
+DATA desSBox7<>+15(SB)/1, $0x00
+DATA desSBox7<>+16(SB)/1, $0x2d
+DATA desSBox7<>+17(SB)/1, $0x00
+DATA desSBox7<>+18(SB)/1, $0x33
+DATA desSBox7<>+19(SB)/1, $0x0c
+DATA desSBox7<>+20(SB)/1, $0x3b
+DATA desSBox7<>+21(SB)/1, $0x1e
+DATA desSBox7<>+22(SB)/1, $0x1e
+DATA desSBox7<>+23(SB)/1, $0x33
+DATA desSBox7<>+24(SB)/1, $0x12
+DATA desSBox7<>+25(SB)/1, $0x2d
+DATA desSBox7<>+26(SB)/1, $0x3f
+DATA desSBox7<>+27(SB)/1, $0x16
+DATA desSBox7<>+28(SB)/1, $0x37
+DATA desSBox7<>+29(SB)/1, $0x21
+DATA desSBox7<>+30(SB)/1, $0x21
+DATA desSBox7<>+31(SB)/1, $0x3f
+DATA desSBox7<>+32(SB)/1, $0x3f
+DATA desSBox7<>+33(SB)/1, $0x12
+DATA desSBox7<>+34(SB)/1, $0x16
+DATA desSBox7<>+35(SB)/1, $0x08
+DATA desSBox7<>+36(SB)/1, $0x21
+DATA desSBox7<>+37(SB)/1, $0x04
 DATA desSBox7<>+38(SB)/1, $0x1a
-DATA desSBox7<>+39(SB)/1, $0x25
-DATA desSBox7<>+40(SB)/1, $0x3b
-DATA desSBox7<>+41(SB)/1, $0x37
-DATA desSBox7<>+42(SB)/1, $0x2d
-DATA desSBox7<>+43(SB)/1, $0x12
-DATA desSBox7<>+44(SB)/1, $0x37
-DATA desSBox7<>+45(SB)/1, $0x3b
-DATA desSBox7<>+46(SB)/1, $0x04
-DATA desSBox7<>+47(SB)/1, $0x08
+DATA desSBox7<>+39(SB)/1, $0x21
+DATA desSBox7<>+40(SB)/1, $0x33
+DATA desSBox7<>+41(SB)/1, $0x04
+DATA desSBox7<>+42(SB)/1, $0x00
+DATA desSBox7<>+43(SB)/1, $0x3b
+DATA desSBox7<>+44(SB)/1, $0x1e
+DATA desSBox7<>+45(SB)/1, $0x29
+DATA desSBox7<>+46(SB)/1, $0x25
+DATA desSBox7<>+47(SB)/1, $0x0c
 DATA desSBox7<>+48(SB)/1, $0x00
-DATA desSBox7<>+49(SB)/1, $0x1e
-DATA desSBox7<>+50(SB)/1, $0x0c
-DATA desSBox7<>+51(SB)/1, $0x25
-DATA desSBox7<>+52(SB)/1, $0x16
-DATA desSBox7<>+53(SB)/1, $0x21
-DATA desSBox7<>+54(SB)/1, $0x3f
-DATA desSBox7<>+55(SB)/1, $0x08
-DATA desSBox7<>+56(SB)/1, $0x2d
+DATA desSBox7<>+49(SB)/1, $0x25
+DATA desSBox7<>+50(SB)/1, $0x29
+DATA desSBox7<>+51(SB)/1, $0x3f
+DATA desSBox7<>+52(SB)/1, $0x37
+DATA desSBox7<>+53(SB)/1, $0x29
+DATA desSBox7<>+54(SB)/1, $0x04
+DATA desSBox7<>+55(SB)/1, $0x1a
+DATA desSBox7<>+56(SB)/1, $0x0c
 DATA desSBox7<>+57(SB)/1, $0x12
-DATA desSBox7<>+58(SB)/1, $0x33
-DATA desSBox7<>+59(SB)/1, $0x3f
-DATA desSBox7<>+60(SB)/1, $0x1a
-DATA desSBox7<>+61(SB)/1, $0x2d
-DATA desSBox7<>+62(SB)/1, $0x29
+DATA desSBox7<>+58(SB)/1, $0x16
+DATA desSBox7<>+59(SB)/1, $0x08
+DATA desSBox7<>+60(SB)/1, $0x3b
+DATA desSBox7<>+61(SB)/1, $0x1e
+DATA desSBox7<>+62(SB)/1, $0x08
 DATA desSBox7<>+63(SB)/1, $0x33
 GLOBL desSBox7<>(SB), RODATA|NOPTR, $64
 
-DATA desSBox8<>+0(SB)/1, $0x3b
-DATA desSBox8<>+1(SB)/1, $0x2d
-DATA desSBox8<>+2(SB)/1, $0x16
-DATA desSBox8<>+3(SB)/1, $0x00
-DATA desSBox8<>+4(SB)/1, $0x0c
-DATA desSBox8<>+5(SB)/1, $0x33
-DATA desSBox8<>+6(SB)/1, $0x29
-DATA desSBox8<>+7(SB)/1, $0x3f
-DATA desSBox8<>+8(SB)/1, $0x12
-DATA desSBox8<>+9(SB)/1, $0x08
-DATA desSBox8<>+10(SB)/1, $0x25
-DATA desSBox8<>+11(SB)/1, $0x16
-DATA desSBox8<>+12(SB)/1, $0x37
-DATA desSBox8<>+13(SB)/1, $0x1e
-DATA desSBox8<>+14(SB)/1, $0x1a
-DATA desSBox8<>+15(SB)/1, $0x29
-DATA desSBox8<>+16(SB)/1, $0x04
-DATA desSBox8<>+17(SB)/1, $0x37
-DATA desSBox8<>+18(SB)/1, $0x33
-DATA desSBox8<>+19(SB)/1, $0x0c
-DATA desSBox8<>+20(SB)/1, $0x3f
-DATA desSBox8<>+21(SB)/1, $0x1a
-DATA desSBox8<>+22(SB)/1, $0x00
-DATA desSBox8<>+23(SB)/1, $0x25
-DATA desSBox8<>+24(SB)/1, $0x08
-DATA desSBox8<>+25(SB)/1, $0x21
-DATA desSBox8<>+26(SB)/1, $0x1e
-DATA desSBox8<>+27(SB)/1, $0x3b
-DATA desSBox8<>+28(SB)/1, $0x21
-DATA desSBox8<>+29(SB)/1, $0x04
-DATA desSBox8<>+30(SB)/1, $0x2d
-DATA desSBox8<>+31(SB)/1, $0x12
-DATA desSBox8<>+32(SB)/1, $0x21
+DATA desSBox8<>+0(SB)/1, $0x3e
+DATA desSBox8<>+1(SB)/1, $0x18
+DATA desSBox8<>+2(SB)/1, $0x19
+DATA desSBox8<>+3(SB)/1, $0x23
+DATA desSBox8<>+4(SB)/1, $0x27
+DATA desSBox8<>+5(SB)/1, $0x04
+DATA desSBox8<>+6(SB)/1, $0x00
+DATA desSBox8<>+7(SB)/1, $0x19
+DATA desSBox8<>+8(SB)/1, $0x22
+DATA desSBox8<>+9(SB)/1, $0x3e
+DATA desSBox8<>+10(SB)/1, $0x1c
+DATA desSBox8<>+11(SB)/1, $0x05
+DATA desSBox8<>+12(SB)/1, $0x01
+DATA desSBox8<>+13(SB)/1, $0x1d
+DATA desSBox8<>+14(SB)/1, $0x3f
+DATA desSBox8<>+15(SB)/1, $0x3a
+DATA desSBox8<>+16(SB)/1, $0x05
+DATA desSBox8<>+17(SB)/1, $0x3b
+DATA desSBox8<>+18(SB)/1, $0x26
+DATA desSBox8<>+19(SB)/1, $0x1c
+DATA desSBox8<>+20(SB)/1, $0x3a
+DATA desSBox8<>+21(SB)/1, $0x1d
+DATA desSBox8<>+22(SB)/1, $0x3f
+DATA desSBox8<>+23(SB)/1, $0x26
+DATA desSBox8<>+24(SB)/1, $0x19
+DATA desSBox8<>+25(SB)/1, $0x27
+DATA desSBox8<>+26(SB)/1, $0x00
+DATA desSBox8<>+27(SB)/1, $0x3a
+DATA desSBox8<>+28(SB)/1, $0x04
+DATA desSBox8<>+29(SB)/1, $0x18
+DATA desSBox8<>+30(SB)/1, $0x23
+DATA desSBox8<>+31(SB)/1, $0x05
+DATA desSBox8<>+32(SB)/1, $0x01
 DATA desSBox8<>+33(SB)/1, $0x04
-DATA desSBox8<>+34(SB)/1, $0x1a
-DATA desSBox8<>+35(SB)/1, $0x3f
-DATA desSBox8<>+36(SB)/1, $0x16
-DATA desSBox8<>+37(SB)/1, $0x08
-DATA desSBox8<>+38(SB)/1, $0x00
-DATA desSBox8<>+39(SB)/1, $0x25
-DATA desSBox8<>+40(SB)/1, $0x3b
-DATA desSBox8<>+41(SB)/1, $0x1e
-DATA desSBox8<>+42(SB)/1, $0x0c
-DATA desSBox8<>+43(SB)/1, $0x33
-DATA desSBox8<>+44(SB)/1, $0x2d
-DATA desSBox8<>+45(SB)/1, $0x12
-DATA desSBox8<>+46(SB)/1, $0x33
-DATA desSBox8<>+47(SB)/1, $0x0c
+DATA desSBox8<>+34(SB)/1, $0x3a
+DATA desSBox8<>+35(SB)/1, $0x1d
+DATA desSBox8<>+36(SB)/1, $0x3b
+DATA desSBox8<>+37(SB)/1, $0x22
+DATA desSBox8<>+38(SB)/1, $0x05
+DATA desSBox8<>+39(SB)/1, $0x3e
+DATA desSBox8<>+40(SB)/1, $0x3f
+DATA desSBox8<>+41(SB)/1, $0x18
+DATA desSBox8<>+42(SB)/1, $0x26
+DATA desSBox8<>+43(SB)/1, $0x3b
+DATA desSBox8<>+44(SB)/1, $0x22
+DATA desSBox8<>+45(SB)/1, $0x27
+DATA desSBox8<>+46(SB)/1, $0x1c
+DATA desSBox8<>+47(SB)/1, $0x00
 DATA desSBox8<>+48(SB)/1, $0x3f
-DATA desSBox8<>+49(SB)/1, $0x21
-DATA desSBox8<>+50(SB)/1, $0x29
-DATA desSBox8<>+51(SB)/1, $0x1a
-DATA desSBox8<>+52(SB)/1, $0x25
-DATA desSBox8<>+53(SB)/1, $0x16
-DATA desSBox8<>+54(SB)/1, $0x1e
-DATA desSBox8<>+55(SB)/1, $0x29
-DATA desSBox8<>+56(SB)/1, $0x12
-DATA desSBox8<>+57(SB)/1, $0x2d
-DATA desSBox8<>+58(SB)/1, $0x37
-DATA desSBox8<>+59(SB)/1, $0x00
-DATA desSBox8<>+60(SB)/1, $0x08
-DATA desSBox8<>+61(SB)/1, $0x3b
-DATA desSBox8<>+62(SB)/1, $0x04
-DATA desSBox8<>+63(SB)/1, $0x37
+DATA desSBox8<>+49(SB)/1, $0x22
+DATA desSBox8<>+50(SB)/1, $0x00
+DATA desSBox8<>+51(SB)/1, $0x27
+DATA desSBox8<>+52(SB)/1, $0x1c
+DATA desSBox8<>+53(SB)/1, $0x01
+DATA desSBox8<>+54(SB)/1, $0x23
+DATA desSBox8<>+55(SB)/1, $0x18
+DATA desSBox8<>+56(SB)/1, $0x23
+DATA desSBox8<>+57(SB)/1, $0x04
+DATA desSBox8<>+58(SB)/1, $0x1d
+DATA desSBox8<>+59(SB)/1, $0x01
+DATA desSBox8<>+60(SB)/1, $0x19
+DATA desSBox8<>+61(SB)/1, $0x3e
+DATA desSBox8<>+62(SB)/1, $0x26
+DATA desSBox8<>+63(SB)/1, $0x3b
 GLOBL desSBox8<>(SB), RODATA|NOPTR, $64
 
 DATA desIP<>+0(SB)/1, $0x40
@@ -14684,6 +14684,202 @@ DATA desByBlocks<>+61(SB)/1, $0x17
 DATA desByBlocks<>+62(SB)/1, $0x3f
 DATA desByBlocks<>+63(SB)/1, $0x1f
 GLOBL desByBlocks<>(SB), RODATA|NOPTR, $64
+
+DATA desExpand<>+0(SB)/1, $0x00
+DATA desExpand<>+1(SB)/1, $0x00
+DATA desExpand<>+2(SB)/1, $0x02
+DATA desExpand<>+3(SB)/1, $0x08
+DATA desExpand<>+4(SB)/1, $0x10
+DATA desExpand<>+5(SB)/1, $0x04
+DATA desExpand<>+6(SB)/1, $0x01
+DATA desExpand<>+7(SB)/1, $0x00
+DATA desExpand<>+8(SB)/1, $0x00
+DATA desExpand<>+9(SB)/1, $0x00
+DATA desExpand<>+10(SB)/1, $0x00
+DATA desExpand<>+11(SB)/1, $0x00
+DATA desExpand<>+12(SB)/1, $0x00
+DATA desExpand<>+13(SB)/1, $0x00
+DATA desExpand<>+14(SB)/1, $0x00
+DATA desExpand<>+15(SB)/1, $0x80
+DATA desExpand<>+16(SB)/1, $0x00
+DATA desExpand<>+17(SB)/1, $0x00
+DATA desExpand<>+18(SB)/1, $0x20
+DATA desExpand<>+19(SB)/1, $0x10
+DATA desExpand<>+20(SB)/1, $0x08
+DATA desExpand<>+21(SB)/1, $0x40
+DATA desExpand<>+22(SB)/1, $0x00
+DATA desExpand<>+23(SB)/1, $0x80
+DATA desExpand<>+24(SB)/1, $0x00
+DATA desExpand<>+25(SB)/1, $0x00
+DATA desExpand<>+26(SB)/1, $0x00
+DATA desExpand<>+27(SB)/1, $0x00
+DATA desExpand<>+28(SB)/1, $0x00
+DATA desExpand<>+29(SB)/1, $0x00
+DATA desExpand<>+30(SB)/1, $0x01
+DATA desExpand<>+31(SB)/1, $0x00
+DATA desExpand<>+32(SB)/1, $0x00
+DATA desExpand<>+33(SB)/1, $0x00
+DATA desExpand<>+34(SB)/1, $0x01
+DATA desExpand<>+35(SB)/1, $0x02
+DATA desExpand<>+36(SB)/1, $0x00
+DATA desExpand<>+37(SB)/1, $0x04
+DATA desExpand<>+38(SB)/1, $0x08
+DATA desExpand<>+39(SB)/1, $0x10
+DATA desExpand<>+40(SB)/1, $0x00
+DATA desExpand<>+41(SB)/1, $0x00
+DATA desExpand<>+42(SB)/1, $0x00
+DATA desExpand<>+43(SB)/1, $0x00
+DATA desExpand<>+44(SB)/1, $0x80
+DATA desExpand<>+45(SB)/1, $0x00
+DATA desExpand<>+46(SB)/1, $0x00
+DATA desExpand<>+47(SB)/1, $0x00
+DATA desExpand<>+48(SB)/1, $0x00
+DATA desExpand<>+49(SB)/1, $0x00
+DATA desExpand<>+50(SB)/1, $0x20
+DATA desExpand<>+51(SB)/1, $0x08
+DATA desExpand<>+52(SB)/1, $0x00
+DATA desExpand<>+53(SB)/1, $0x80
+DATA desExpand<>+54(SB)/1, $0x10
+DATA desExpand<>+55(SB)/1, $0x40
+DATA desExpand<>+56(SB)/1, $0x00
+DATA desExpand<>+57(SB)/1, $0x00
+DATA desExpand<>+58(SB)/1, $0x00
+DATA desExpand<>+59(SB)/1, $0x00
+DATA desExpand<>+60(SB)/1, $0x01
+DATA desExpand<>+61(SB)/1, $0x00
+DATA desExpand<>+62(SB)/1, $0x00
+DATA desExpand<>+63(SB)/1, $0x00
+DATA desExpand<>+64(SB)/1, $0x00
+DATA desExpand<>+65(SB)/1, $0x00
+DATA desExpand<>+66(SB)/1, $0x04
+DATA desExpand<>+67(SB)/1, $0x01
+DATA desExpand<>+68(SB)/1, $0x02
+DATA desExpand<>+69(SB)/1, $0x08
+DATA desExpand<>+70(SB)/1, $0x10
+DATA desExpand<>+71(SB)/1, $0x00
+DATA desExpand<>+72(SB)/1, $0x00
+DATA desExpand<>+73(SB)/1, $0x00
+DATA desExpand<>+74(SB)/1, $0x00
+DATA desExpand<>+75(SB)/1, $0x00
+DATA desExpand<>+76(SB)/1, $0x00
+DATA desExpand<>+77(SB)/1, $0x00
+DATA desExpand<>+78(SB)/1, $0x00
+DATA desExpand<>+79(SB)/1, $0x80
+DATA desExpand<>+80(SB)/1, $0x00
+DATA desExpand<>+81(SB)/1, $0x00
+DATA desExpand<>+82(SB)/1, $0x10
+DATA desExpand<>+83(SB)/1, $0x00
+DATA desExpand<>+84(SB)/1, $0x20
+DATA desExpand<>+85(SB)/1, $0x40
+DATA desExpand<>+86(SB)/1, $0x80
+DATA desExpand<>+87(SB)/1, $0x08
+DATA desExpand<>+88(SB)/1, $0x00
+DATA desExpand<>+89(SB)/1, $0x00
+DATA desExpand<>+90(SB)/1, $0x00
+DATA desExpand<>+91(SB)/1, $0x01
+DATA desExpand<>+92(SB)/1, $0x00
+DATA desExpand<>+93(SB)/1, $0x00
+DATA desExpand<>+94(SB)/1, $0x00
+DATA desExpand<>+95(SB)/1, $0x00
+DATA desExpand<>+96(SB)/1, $0x00
+DATA desExpand<>+97(SB)/1, $0x00
+DATA desExpand<>+98(SB)/1, $0x02
+DATA desExpand<>+99(SB)/1, $0x08
+DATA desExpand<>+100(SB)/1, $0x00
+DATA desExpand<>+101(SB)/1, $0x04
+DATA desExpand<>+102(SB)/1, $0x01
+DATA desExpand<>+103(SB)/1, $0x10
+DATA desExpand<>+104(SB)/1, $0x00
+DATA desExpand<>+105(SB)/1, $0x00
+DATA desExpand<>+106(SB)/1, $0x00
+DATA desExpand<>+107(SB)/1, $0x00
+DATA desExpand<>+108(SB)/1, $0x80
+DATA desExpand<>+109(SB)/1, $0x00
+DATA desExpand<>+110(SB)/1, $0x00
+DATA desExpand<>+111(SB)/1, $0x00
+DATA desExpand<>+112(SB)/1, $0x00
+DATA desExpand<>+113(SB)/1, $0x00
+DATA desExpand<>+114(SB)/1, $0x80
+DATA desExpand<>+115(SB)/1, $0x20
+DATA desExpand<>+116(SB)/1, $0x00
+DATA desExpand<>+117(SB)/1, $0x08
+DATA desExpand<>+118(SB)/1, $0x10
+DATA desExpand<>+119(SB)/1, $0x40
+DATA desExpand<>+120(SB)/1, $0x00
+DATA desExpand<>+121(SB)/1, $0x00
+DATA desExpand<>+122(SB)/1, $0x00
+DATA desExpand<>+123(SB)/1, $0x00
+DATA desExpand<>+124(SB)/1, $0x01
+DATA desExpand<>+125(SB)/1, $0x00
+DATA desExpand<>+126(SB)/1, $0x00
+DATA desExpand<>+127(SB)/1, $0x00
+GLOBL desExpand<>(SB), RODATA|NOPTR, $128
+
+DATA desCompress<>+0(SB)/1, $0x00
+DATA desCompress<>+1(SB)/1, $0x00
+DATA desCompress<>+2(SB)/1, $0x00
+DATA desCompress<>+3(SB)/1, $0x00
+DATA desCompress<>+4(SB)/1, $0x10
+DATA desCompress<>+5(SB)/1, $0x04
+DATA desCompress<>+6(SB)/1, $0x20
+DATA desCompress<>+7(SB)/1, $0x02
+DATA desCompress<>+8(SB)/1, $0x01
+DATA desCompress<>+9(SB)/1, $0x04
+DATA desCompress<>+10(SB)/1, $0x20
+DATA desCompress<>+11(SB)/1, $0x10
+DATA desCompress<>+12(SB)/1, $0x00
+DATA desCompress<>+13(SB)/1, $0x00
+DATA desCompress<>+14(SB)/1, $0x00
+DATA desCompress<>+15(SB)/1, $0x00
+DATA desCompress<>+16(SB)/1, $0x00
+DATA desCompress<>+17(SB)/1, $0x00
+DATA desCompress<>+18(SB)/1, $0x00
+DATA desCompress<>+19(SB)/1, $0x00
+DATA desCompress<>+20(SB)/1, $0x02
+DATA desCompress<>+21(SB)/1, $0x04
+DATA desCompress<>+22(SB)/1, $0x10
+DATA desCompress<>+23(SB)/1, $0x20
+DATA desCompress<>+24(SB)/1, $0x04
+DATA desCompress<>+25(SB)/1, $0x01
+DATA desCompress<>+26(SB)/1, $0x20
+DATA desCompress<>+27(SB)/1, $0x02
+DATA desCompress<>+28(SB)/1, $0x00
+DATA desCompress<>+29(SB)/1, $0x00
+DATA desCompress<>+30(SB)/1, $0x00
+DATA desCompress<>+31(SB)/1, $0x00
+DATA desCompress<>+32(SB)/1, $0x00
+DATA desCompress<>+33(SB)/1, $0x00
+DATA desCompress<>+34(SB)/1, $0x00
+DATA desCompress<>+35(SB)/1, $0x00
+DATA desCompress<>+36(SB)/1, $0x04
+DATA desCompress<>+37(SB)/1, $0x20
+DATA desCompress<>+38(SB)/1, $0x08
+DATA desCompress<>+39(SB)/1, $0x10
+DATA desCompress<>+40(SB)/1, $0x02
+DATA desCompress<>+41(SB)/1, $0x04
+DATA desCompress<>+42(SB)/1, $0x08
+DATA desCompress<>+43(SB)/1, $0x20
+DATA desCompress<>+44(SB)/1, $0x00
+DATA desCompress<>+45(SB)/1, $0x00
+DATA desCompress<>+46(SB)/1, $0x00
+DATA desCompress<>+47(SB)/1, $0x00
+DATA desCompress<>+48(SB)/1, $0x00
+DATA desCompress<>+49(SB)/1, $0x00
+DATA desCompress<>+50(SB)/1, $0x00
+DATA desCompress<>+51(SB)/1, $0x00
+DATA desCompress<>+52(SB)/1, $0x10
+DATA desCompress<>+53(SB)/1, $0x04
+DATA desCompress<>+54(SB)/1, $0x20
+DATA desCompress<>+55(SB)/1, $0x02
+DATA desCompress<>+56(SB)/1, $0x20
+DATA desCompress<>+57(SB)/1, $0x01
+DATA desCompress<>+58(SB)/1, $0x10
+DATA desCompress<>+59(SB)/1, $0x02
+DATA desCompress<>+60(SB)/1, $0x00
+DATA desCompress<>+61(SB)/1, $0x00
+DATA desCompress<>+62(SB)/1, $0x00
+DATA desCompress<>+63(SB)/1, $0x00
+GLOBL desCompress<>(SB), RODATA|NOPTR, $64
 
 DATA desMask0<>+0(SB)/1, $0x01
 DATA desMask0<>+1(SB)/1, $0x01
@@ -15081,211 +15277,31 @@ DATA desMask5<>+62(SB)/1, $0x20
 DATA desMask5<>+63(SB)/1, $0x20
 GLOBL desMask5<>(SB), RODATA|NOPTR, $64
 
-DATA desExpand<>+0(SB)/1, $0x00
-DATA desExpand<>+1(SB)/1, $0x00
-DATA desExpand<>+2(SB)/1, $0x08
-DATA desExpand<>+3(SB)/1, $0x10
-DATA desExpand<>+4(SB)/1, $0x02
-DATA desExpand<>+5(SB)/1, $0x04
-DATA desExpand<>+6(SB)/1, $0x00
-DATA desExpand<>+7(SB)/1, $0x01
-DATA desExpand<>+8(SB)/1, $0x00
-DATA desExpand<>+9(SB)/1, $0x00
-DATA desExpand<>+10(SB)/1, $0x00
-DATA desExpand<>+11(SB)/1, $0x00
-DATA desExpand<>+12(SB)/1, $0x00
-DATA desExpand<>+13(SB)/1, $0x00
-DATA desExpand<>+14(SB)/1, $0x80
-DATA desExpand<>+15(SB)/1, $0x00
-DATA desExpand<>+16(SB)/1, $0x00
-DATA desExpand<>+17(SB)/1, $0x00
-DATA desExpand<>+18(SB)/1, $0x00
-DATA desExpand<>+19(SB)/1, $0x80
-DATA desExpand<>+20(SB)/1, $0x20
-DATA desExpand<>+21(SB)/1, $0x40
-DATA desExpand<>+22(SB)/1, $0x10
-DATA desExpand<>+23(SB)/1, $0x08
-DATA desExpand<>+24(SB)/1, $0x00
-DATA desExpand<>+25(SB)/1, $0x00
-DATA desExpand<>+26(SB)/1, $0x01
-DATA desExpand<>+27(SB)/1, $0x00
-DATA desExpand<>+28(SB)/1, $0x00
-DATA desExpand<>+29(SB)/1, $0x00
-DATA desExpand<>+30(SB)/1, $0x00
-DATA desExpand<>+31(SB)/1, $0x00
-DATA desExpand<>+32(SB)/1, $0x00
-DATA desExpand<>+33(SB)/1, $0x00
-DATA desExpand<>+34(SB)/1, $0x08
-DATA desExpand<>+35(SB)/1, $0x10
-DATA desExpand<>+36(SB)/1, $0x02
-DATA desExpand<>+37(SB)/1, $0x04
-DATA desExpand<>+38(SB)/1, $0x01
-DATA desExpand<>+39(SB)/1, $0x00
-DATA desExpand<>+40(SB)/1, $0x00
-DATA desExpand<>+41(SB)/1, $0x00
-DATA desExpand<>+42(SB)/1, $0x00
-DATA desExpand<>+43(SB)/1, $0x00
-DATA desExpand<>+44(SB)/1, $0x00
-DATA desExpand<>+45(SB)/1, $0x00
-DATA desExpand<>+46(SB)/1, $0x00
-DATA desExpand<>+47(SB)/1, $0x80
-DATA desExpand<>+48(SB)/1, $0x00
-DATA desExpand<>+49(SB)/1, $0x00
-DATA desExpand<>+50(SB)/1, $0x80
-DATA desExpand<>+51(SB)/1, $0x00
-DATA desExpand<>+52(SB)/1, $0x20
-DATA desExpand<>+53(SB)/1, $0x40
-DATA desExpand<>+54(SB)/1, $0x10
-DATA desExpand<>+55(SB)/1, $0x08
-DATA desExpand<>+56(SB)/1, $0x00
-DATA desExpand<>+57(SB)/1, $0x00
-DATA desExpand<>+58(SB)/1, $0x00
-DATA desExpand<>+59(SB)/1, $0x01
-DATA desExpand<>+60(SB)/1, $0x00
-DATA desExpand<>+61(SB)/1, $0x00
-DATA desExpand<>+62(SB)/1, $0x00
-DATA desExpand<>+63(SB)/1, $0x00
-DATA desExpand<>+64(SB)/1, $0x00
-DATA desExpand<>+65(SB)/1, $0x00
-DATA desExpand<>+66(SB)/1, $0x10
-DATA desExpand<>+67(SB)/1, $0x08
-DATA desExpand<>+68(SB)/1, $0x04
-DATA desExpand<>+69(SB)/1, $0x02
-DATA desExpand<>+70(SB)/1, $0x00
-DATA desExpand<>+71(SB)/1, $0x01
-DATA desExpand<>+72(SB)/1, $0x00
-DATA desExpand<>+73(SB)/1, $0x00
-DATA desExpand<>+74(SB)/1, $0x00
-DATA desExpand<>+75(SB)/1, $0x00
-DATA desExpand<>+76(SB)/1, $0x00
-DATA desExpand<>+77(SB)/1, $0x00
-DATA desExpand<>+78(SB)/1, $0x80
-DATA desExpand<>+79(SB)/1, $0x00
-DATA desExpand<>+80(SB)/1, $0x00
-DATA desExpand<>+81(SB)/1, $0x00
-DATA desExpand<>+82(SB)/1, $0x00
-DATA desExpand<>+83(SB)/1, $0x80
-DATA desExpand<>+84(SB)/1, $0x20
-DATA desExpand<>+85(SB)/1, $0x40
-DATA desExpand<>+86(SB)/1, $0x08
-DATA desExpand<>+87(SB)/1, $0x10
-DATA desExpand<>+88(SB)/1, $0x00
-DATA desExpand<>+89(SB)/1, $0x00
-DATA desExpand<>+90(SB)/1, $0x01
-DATA desExpand<>+91(SB)/1, $0x00
-DATA desExpand<>+92(SB)/1, $0x00
-DATA desExpand<>+93(SB)/1, $0x00
-DATA desExpand<>+94(SB)/1, $0x00
-DATA desExpand<>+95(SB)/1, $0x00
-DATA desExpand<>+96(SB)/1, $0x00
-DATA desExpand<>+97(SB)/1, $0x00
-DATA desExpand<>+98(SB)/1, $0x08
-DATA desExpand<>+99(SB)/1, $0x10
-DATA desExpand<>+100(SB)/1, $0x04
-DATA desExpand<>+101(SB)/1, $0x02
-DATA desExpand<>+102(SB)/1, $0x01
-DATA desExpand<>+103(SB)/1, $0x00
-DATA desExpand<>+104(SB)/1, $0x00
-DATA desExpand<>+105(SB)/1, $0x00
-DATA desExpand<>+106(SB)/1, $0x00
-DATA desExpand<>+107(SB)/1, $0x00
-DATA desExpand<>+108(SB)/1, $0x00
-DATA desExpand<>+109(SB)/1, $0x00
-DATA desExpand<>+110(SB)/1, $0x00
-DATA desExpand<>+111(SB)/1, $0x80
-DATA desExpand<>+112(SB)/1, $0x00
-DATA desExpand<>+113(SB)/1, $0x00
-DATA desExpand<>+114(SB)/1, $0x00
-DATA desExpand<>+115(SB)/1, $0x80
-DATA desExpand<>+116(SB)/1, $0x40
-DATA desExpand<>+117(SB)/1, $0x20
-DATA desExpand<>+118(SB)/1, $0x10
-DATA desExpand<>+119(SB)/1, $0x08
-DATA desExpand<>+120(SB)/1, $0x00
-DATA desExpand<>+121(SB)/1, $0x00
-DATA desExpand<>+122(SB)/1, $0x01
-DATA desExpand<>+123(SB)/1, $0x00
-DATA desExpand<>+124(SB)/1, $0x00
-DATA desExpand<>+125(SB)/1, $0x00
-DATA desExpand<>+126(SB)/1, $0x00
-DATA desExpand<>+127(SB)/1, $0x00
-GLOBL desExpand<>(SB), RODATA|NOPTR, $128
-
-DATA desCompress<>+0(SB)/1, $0x00
-DATA desCompress<>+1(SB)/1, $0x00
-DATA desCompress<>+2(SB)/1, $0x00
-DATA desCompress<>+3(SB)/1, $0x00
-DATA desCompress<>+4(SB)/1, $0x20
-DATA desCompress<>+5(SB)/1, $0x04
-DATA desCompress<>+6(SB)/1, $0x08
-DATA desCompress<>+7(SB)/1, $0x01
-DATA desCompress<>+8(SB)/1, $0x10
-DATA desCompress<>+9(SB)/1, $0x04
-DATA desCompress<>+10(SB)/1, $0x08
-DATA desCompress<>+11(SB)/1, $0x02
-DATA desCompress<>+12(SB)/1, $0x00
-DATA desCompress<>+13(SB)/1, $0x00
-DATA desCompress<>+14(SB)/1, $0x00
-DATA desCompress<>+15(SB)/1, $0x00
-DATA desCompress<>+16(SB)/1, $0x00
-DATA desCompress<>+17(SB)/1, $0x00
-DATA desCompress<>+18(SB)/1, $0x00
-DATA desCompress<>+19(SB)/1, $0x00
-DATA desCompress<>+20(SB)/1, $0x20
-DATA desCompress<>+21(SB)/1, $0x04
-DATA desCompress<>+22(SB)/1, $0x08
-DATA desCompress<>+23(SB)/1, $0x02
-DATA desCompress<>+24(SB)/1, $0x20
-DATA desCompress<>+25(SB)/1, $0x04
-DATA desCompress<>+26(SB)/1, $0x08
-DATA desCompress<>+27(SB)/1, $0x02
-DATA desCompress<>+28(SB)/1, $0x00
-DATA desCompress<>+29(SB)/1, $0x00
-DATA desCompress<>+30(SB)/1, $0x00
-DATA desCompress<>+31(SB)/1, $0x00
-DATA desCompress<>+32(SB)/1, $0x00
-DATA desCompress<>+33(SB)/1, $0x00
-DATA desCompress<>+34(SB)/1, $0x00
-DATA desCompress<>+35(SB)/1, $0x00
-DATA desCompress<>+36(SB)/1, $0x10
-DATA desCompress<>+37(SB)/1, $0x08
-DATA desCompress<>+38(SB)/1, $0x04
-DATA desCompress<>+39(SB)/1, $0x01
-DATA desCompress<>+40(SB)/1, $0x10
-DATA desCompress<>+41(SB)/1, $0x04
-DATA desCompress<>+42(SB)/1, $0x08
-DATA desCompress<>+43(SB)/1, $0x01
-DATA desCompress<>+44(SB)/1, $0x00
-DATA desCompress<>+45(SB)/1, $0x00
-DATA desCompress<>+46(SB)/1, $0x00
-DATA desCompress<>+47(SB)/1, $0x00
-DATA desCompress<>+48(SB)/1, $0x00
-DATA desCompress<>+49(SB)/1, $0x00
-DATA desCompress<>+50(SB)/1, $0x00
-DATA desCompress<>+51(SB)/1, $0x00
-DATA desCompress<>+52(SB)/1, $0x20
-DATA desCompress<>+53(SB)/1, $0x08
-DATA desCompress<>+54(SB)/1, $0x04
-DATA desCompress<>+55(SB)/1, $0x02
-DATA desCompress<>+56(SB)/1, $0x10
-DATA desCompress<>+57(SB)/1, $0x08
-DATA desCompress<>+58(SB)/1, $0x04
-DATA desCompress<>+59(SB)/1, $0x02
-DATA desCompress<>+60(SB)/1, $0x00
-DATA desCompress<>+61(SB)/1, $0x00
-DATA desCompress<>+62(SB)/1, $0x00
-DATA desCompress<>+63(SB)/1, $0x00
-GLOBL desCompress<>(SB), RODATA|NOPTR, $64
-
 // func des3EncryptSharedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
 // Requires: AVX, AVX512F, AVX512VBMI, GFNI
-TEXT ·des3EncryptSharedAVX512(SB), $2176-32
+TEXT ·des3EncryptSharedAVX512(SB), $2688-32
 	MOVQ         chain+8(FP), BX
 	MOVQ         ptrs+16(FP), CX
 	MOVQ         blocks+24(FP), DX
 	LEAQ         (SP), SI
 	ADDQ         $0x3f, SI
 	ANDQ         $-64, SI
+	VMOVDQU64    desSBox1<>+0(SB), Z0
+	VMOVDQU64    Z0, 2112(SI)
+	VMOVDQU64    desSBox2<>+0(SB), Z0
+	VMOVDQU64    Z0, 2176(SI)
+	VMOVDQU64    desSBox3<>+0(SB), Z0
+	VMOVDQU64    Z0, 2240(SI)
+	VMOVDQU64    desSBox4<>+0(SB), Z0
+	VMOVDQU64    Z0, 2304(SI)
+	VMOVDQU64    desSBox5<>+0(SB), Z0
+	VMOVDQU64    Z0, 2368(SI)
+	VMOVDQU64    desSBox6<>+0(SB), Z0
+	VMOVDQU64    Z0, 2432(SI)
+	VMOVDQU64    desSBox7<>+0(SB), Z0
+	VMOVDQU64    Z0, 2496(SI)
+	VMOVDQU64    desSBox8<>+0(SB), Z0
+	VMOVDQU64    Z0, 2560(SI)
 	LEAQ         1024(SI), DI
 	MOVQ         BX, DI
 	LEAQ         1536(SI), R8
@@ -15626,20 +15642,20 @@ des:
 	VPXORD.BCST     20(AX), Z21, Z21
 	VPXORD.BCST     24(AX), Z22, Z22
 	VPXORD.BCST     28(AX), Z23, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 32(AX), Z30, Z8
 	MOVQ            (R8)(R15*1), R11
 	MOVQ            (DI)(R15*1), R12
@@ -15647,47 +15663,47 @@ des:
 	MOVQ            (CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, (SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 36(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 40(AX), Z30, Z10
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 44(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 48(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 52(AX), Z31, Z13
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 44(AX), Z31, Z11
 	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
 	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 48(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 52(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
 	VPTERNLOGD.BCST $0x96, 56(AX), Z30, Z14
 	MOVQ            8(R8)(R15*1), R11
 	MOVQ            8(DI)(R15*1), R12
@@ -15695,55 +15711,55 @@ des:
 	MOVQ            8(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 8(SI)(R15*1)
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 60(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 64(AX), Z30, Z16
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 68(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 72(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
+	VPANDD          Z7, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
 	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
 	VPTERNLOGD.BCST $0x96, 76(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
 	VPTERNLOGD.BCST $0x96, 80(AX), Z30, Z20
 	MOVQ            16(R8)(R15*1), R11
 	MOVQ            16(DI)(R15*1), R12
@@ -15751,55 +15767,55 @@ des:
 	MOVQ            16(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 16(SI)(R15*1)
-	VPANDD          Z7, Z24, Z31
+	VPANDD          Z3, Z24, Z31
 	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
 	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
 	VPTERNLOGD.BCST $0x96, 84(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
 	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
 	VPTERNLOGD.BCST $0x96, 88(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 92(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 96(AX), Z30, Z8
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 100(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 104(AX), Z30, Z10
 	MOVQ            24(R8)(R15*1), R11
 	MOVQ            24(DI)(R15*1), R12
@@ -15807,55 +15823,55 @@ des:
 	MOVQ            24(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 24(SI)(R15*1)
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 108(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 112(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 116(AX), Z31, Z13
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
-	VPTERNLOGD.BCST $0x96, 120(AX), Z30, Z14
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 108(AX), Z31, Z11
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 112(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 116(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
+	VPTERNLOGD.BCST $0x96, 120(AX), Z30, Z14
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 124(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 128(AX), Z30, Z16
 	MOVQ            32(R8)(R15*1), R11
 	MOVQ            32(DI)(R15*1), R12
@@ -15863,47 +15879,47 @@ des:
 	MOVQ            32(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 32(SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 132(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 136(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
-	VPTERNLOGD.BCST $0x96, 140(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
-	VPTERNLOGD.BCST $0x96, 144(AX), Z30, Z20
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
-	VPTERNLOGD.BCST $0x96, 148(AX), Z31, Z21
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
+	VPTERNLOGD.BCST $0x96, 140(AX), Z31, Z19
 	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
 	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
+	VPTERNLOGD.BCST $0x96, 144(AX), Z30, Z20
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
+	VPTERNLOGD.BCST $0x96, 148(AX), Z31, Z21
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
 	VPTERNLOGD.BCST $0x96, 152(AX), Z30, Z22
 	MOVQ            40(R8)(R15*1), R11
 	MOVQ            40(DI)(R15*1), R12
@@ -15911,55 +15927,55 @@ des:
 	MOVQ            40(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 40(SI)(R15*1)
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 156(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 160(AX), Z30, Z8
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 164(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 168(AX), Z30, Z10
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
+	VPANDD          Z7, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
 	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
 	VPTERNLOGD.BCST $0x96, 172(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
 	VPTERNLOGD.BCST $0x96, 176(AX), Z30, Z12
 	MOVQ            48(R8)(R15*1), R11
 	MOVQ            48(DI)(R15*1), R12
@@ -15967,55 +15983,55 @@ des:
 	MOVQ            48(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 48(SI)(R15*1)
-	VPANDD          Z7, Z24, Z31
+	VPANDD          Z3, Z24, Z31
 	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
 	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
 	VPTERNLOGD.BCST $0x96, 180(AX), Z31, Z13
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
 	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
 	VPTERNLOGD.BCST $0x96, 184(AX), Z30, Z14
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 188(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 192(AX), Z30, Z16
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 196(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 200(AX), Z30, Z18
 	MOVQ            56(R8)(R15*1), R11
 	MOVQ            56(DI)(R15*1), R12
@@ -16023,55 +16039,55 @@ des:
 	MOVQ            56(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 56(SI)(R15*1)
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
-	VPTERNLOGD.BCST $0x96, 204(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
-	VPTERNLOGD.BCST $0x96, 208(AX), Z30, Z20
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
-	VPTERNLOGD.BCST $0x96, 212(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
-	VPTERNLOGD.BCST $0x96, 216(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
+	VPTERNLOGD.BCST $0x96, 204(AX), Z31, Z19
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
+	VPTERNLOGD.BCST $0x96, 208(AX), Z30, Z20
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
+	VPTERNLOGD.BCST $0x96, 212(AX), Z31, Z21
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
+	VPTERNLOGD.BCST $0x96, 216(AX), Z30, Z22
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 220(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 224(AX), Z30, Z8
 	MOVQ            64(R8)(R15*1), R11
 	MOVQ            64(DI)(R15*1), R12
@@ -16079,47 +16095,47 @@ des:
 	MOVQ            64(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 64(SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 228(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 232(AX), Z30, Z10
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 236(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 240(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 244(AX), Z31, Z13
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 236(AX), Z31, Z11
 	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
 	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 240(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 244(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
 	VPTERNLOGD.BCST $0x96, 248(AX), Z30, Z14
 	MOVQ            72(R8)(R15*1), R11
 	MOVQ            72(DI)(R15*1), R12
@@ -16127,55 +16143,55 @@ des:
 	MOVQ            72(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 72(SI)(R15*1)
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 252(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 256(AX), Z30, Z16
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 260(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 264(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
+	VPANDD          Z7, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
 	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
 	VPTERNLOGD.BCST $0x96, 268(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
 	VPTERNLOGD.BCST $0x96, 272(AX), Z30, Z20
 	MOVQ            80(R8)(R15*1), R11
 	MOVQ            80(DI)(R15*1), R12
@@ -16183,55 +16199,55 @@ des:
 	MOVQ            80(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 80(SI)(R15*1)
-	VPANDD          Z7, Z24, Z31
+	VPANDD          Z3, Z24, Z31
 	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
 	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
 	VPTERNLOGD.BCST $0x96, 276(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
 	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
 	VPTERNLOGD.BCST $0x96, 280(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 284(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 288(AX), Z30, Z8
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 292(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 296(AX), Z30, Z10
 	MOVQ            88(R8)(R15*1), R11
 	MOVQ            88(DI)(R15*1), R12
@@ -16239,55 +16255,55 @@ des:
 	MOVQ            88(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 88(SI)(R15*1)
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 300(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 304(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 308(AX), Z31, Z13
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
-	VPTERNLOGD.BCST $0x96, 312(AX), Z30, Z14
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 300(AX), Z31, Z11
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 304(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 308(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
+	VPTERNLOGD.BCST $0x96, 312(AX), Z30, Z14
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 316(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 320(AX), Z30, Z16
 	MOVQ            96(R8)(R15*1), R11
 	MOVQ            96(DI)(R15*1), R12
@@ -16295,47 +16311,47 @@ des:
 	MOVQ            96(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 96(SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 324(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 328(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
-	VPTERNLOGD.BCST $0x96, 332(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
-	VPTERNLOGD.BCST $0x96, 336(AX), Z30, Z20
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
-	VPTERNLOGD.BCST $0x96, 340(AX), Z31, Z21
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
+	VPTERNLOGD.BCST $0x96, 332(AX), Z31, Z19
 	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
 	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
+	VPTERNLOGD.BCST $0x96, 336(AX), Z30, Z20
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
+	VPTERNLOGD.BCST $0x96, 340(AX), Z31, Z21
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
 	VPTERNLOGD.BCST $0x96, 344(AX), Z30, Z22
 	MOVQ            104(R8)(R15*1), R11
 	MOVQ            104(DI)(R15*1), R12
@@ -16343,55 +16359,55 @@ des:
 	MOVQ            104(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 104(SI)(R15*1)
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 348(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 352(AX), Z30, Z8
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 356(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 360(AX), Z30, Z10
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
+	VPANDD          Z7, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
 	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
 	VPTERNLOGD.BCST $0x96, 364(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
 	VPTERNLOGD.BCST $0x96, 368(AX), Z30, Z12
 	MOVQ            112(R8)(R15*1), R11
 	MOVQ            112(DI)(R15*1), R12
@@ -16399,55 +16415,55 @@ des:
 	MOVQ            112(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 112(SI)(R15*1)
-	VPANDD          Z7, Z24, Z31
+	VPANDD          Z3, Z24, Z31
 	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
 	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
 	VPTERNLOGD.BCST $0x96, 372(AX), Z31, Z13
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
 	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
 	VPTERNLOGD.BCST $0x96, 376(AX), Z30, Z14
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 380(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 384(AX), Z30, Z16
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 388(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 392(AX), Z30, Z18
 	MOVQ            120(R8)(R15*1), R11
 	MOVQ            120(DI)(R15*1), R12
@@ -16455,55 +16471,55 @@ des:
 	MOVQ            120(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 120(SI)(R15*1)
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
-	VPTERNLOGD.BCST $0x96, 396(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
-	VPTERNLOGD.BCST $0x96, 400(AX), Z30, Z20
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
-	VPTERNLOGD.BCST $0x96, 404(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
-	VPTERNLOGD.BCST $0x96, 408(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
+	VPTERNLOGD.BCST $0x96, 396(AX), Z31, Z19
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
+	VPTERNLOGD.BCST $0x96, 400(AX), Z30, Z20
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
+	VPTERNLOGD.BCST $0x96, 404(AX), Z31, Z21
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
+	VPTERNLOGD.BCST $0x96, 408(AX), Z30, Z22
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 412(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 416(AX), Z30, Z8
 	MOVQ            128(R8)(R15*1), R11
 	MOVQ            128(DI)(R15*1), R12
@@ -16511,47 +16527,47 @@ des:
 	MOVQ            128(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 128(SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 420(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 424(AX), Z30, Z10
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 428(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 432(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 436(AX), Z31, Z13
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 428(AX), Z31, Z11
 	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
 	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 432(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 436(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
 	VPTERNLOGD.BCST $0x96, 440(AX), Z30, Z14
 	MOVQ            136(R8)(R15*1), R11
 	MOVQ            136(DI)(R15*1), R12
@@ -16559,55 +16575,55 @@ des:
 	MOVQ            136(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 136(SI)(R15*1)
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 444(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 448(AX), Z30, Z16
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 452(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 456(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
+	VPANDD          Z7, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
 	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
 	VPTERNLOGD.BCST $0x96, 460(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
 	VPTERNLOGD.BCST $0x96, 464(AX), Z30, Z20
 	MOVQ            144(R8)(R15*1), R11
 	MOVQ            144(DI)(R15*1), R12
@@ -16615,55 +16631,55 @@ des:
 	MOVQ            144(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 144(SI)(R15*1)
-	VPANDD          Z7, Z24, Z31
+	VPANDD          Z3, Z24, Z31
 	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
 	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
 	VPTERNLOGD.BCST $0x96, 468(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
 	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
 	VPTERNLOGD.BCST $0x96, 472(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 476(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 480(AX), Z30, Z8
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 484(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 488(AX), Z30, Z10
 	MOVQ            152(R8)(R15*1), R11
 	MOVQ            152(DI)(R15*1), R12
@@ -16671,55 +16687,55 @@ des:
 	MOVQ            152(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 152(SI)(R15*1)
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 492(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 496(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 500(AX), Z31, Z13
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
-	VPTERNLOGD.BCST $0x96, 504(AX), Z30, Z14
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 492(AX), Z31, Z11
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 496(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 500(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
+	VPTERNLOGD.BCST $0x96, 504(AX), Z30, Z14
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 508(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 512(AX), Z30, Z16
 	MOVQ            160(R8)(R15*1), R11
 	MOVQ            160(DI)(R15*1), R12
@@ -16727,54 +16743,54 @@ des:
 	MOVQ            160(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 160(SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 516(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 520(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
-	VPTERNLOGD.BCST $0x96, 524(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
-	VPTERNLOGD.BCST $0x96, 528(AX), Z30, Z20
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
-	VPTERNLOGD.BCST $0x96, 532(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
-	VPTERNLOGD.BCST $0x96, 536(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
+	VPTERNLOGD.BCST $0x96, 524(AX), Z31, Z19
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
+	VPTERNLOGD.BCST $0x96, 528(AX), Z30, Z20
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
+	VPTERNLOGD.BCST $0x96, 532(AX), Z31, Z21
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
+	VPTERNLOGD.BCST $0x96, 536(AX), Z30, Z22
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 540(AX), Z31, Z23
 	VPXORD.BCST     544(AX), Z8, Z8
 	VPXORD.BCST     548(AX), Z9, Z9
@@ -17117,13 +17133,29 @@ last:
 
 // func des3EncryptMixedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
 // Requires: AVX, AVX512F, AVX512VBMI, GFNI
-TEXT ·des3EncryptMixedAVX512(SB), $2176-32
+TEXT ·des3EncryptMixedAVX512(SB), $2688-32
 	MOVQ         chain+8(FP), BX
 	MOVQ         ptrs+16(FP), CX
 	MOVQ         blocks+24(FP), DX
 	LEAQ         (SP), SI
 	ADDQ         $0x3f, SI
 	ANDQ         $-64, SI
+	VMOVDQU64    desSBox1<>+0(SB), Z0
+	VMOVDQU64    Z0, 2112(SI)
+	VMOVDQU64    desSBox2<>+0(SB), Z0
+	VMOVDQU64    Z0, 2176(SI)
+	VMOVDQU64    desSBox3<>+0(SB), Z0
+	VMOVDQU64    Z0, 2240(SI)
+	VMOVDQU64    desSBox4<>+0(SB), Z0
+	VMOVDQU64    Z0, 2304(SI)
+	VMOVDQU64    desSBox5<>+0(SB), Z0
+	VMOVDQU64    Z0, 2368(SI)
+	VMOVDQU64    desSBox6<>+0(SB), Z0
+	VMOVDQU64    Z0, 2432(SI)
+	VMOVDQU64    desSBox7<>+0(SB), Z0
+	VMOVDQU64    Z0, 2496(SI)
+	VMOVDQU64    desSBox8<>+0(SB), Z0
+	VMOVDQU64    Z0, 2560(SI)
 	LEAQ         1024(SI), DI
 	MOVQ         BX, DI
 	LEAQ         1536(SI), R8
@@ -17464,20 +17496,20 @@ des:
 	VPXORD     320(AX), Z21, Z21
 	VPXORD     384(AX), Z22, Z22
 	VPXORD     448(AX), Z23, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 512(AX), Z30, Z8
 	MOVQ       (R8)(R15*1), R11
 	MOVQ       (DI)(R15*1), R12
@@ -17485,47 +17517,47 @@ des:
 	MOVQ       (CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, (SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 576(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 640(AX), Z30, Z10
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 704(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 768(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 832(AX), Z31, Z13
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 704(AX), Z31, Z11
 	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
 	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 768(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 832(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
 	VPTERNLOGD $0x96, 896(AX), Z30, Z14
 	MOVQ       8(R8)(R15*1), R11
 	MOVQ       8(DI)(R15*1), R12
@@ -17533,55 +17565,55 @@ des:
 	MOVQ       8(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 8(SI)(R15*1)
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 960(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 1024(AX), Z30, Z16
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 1088(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 1152(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
+	VPANDD     Z7, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z0, Z19
 	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
+	VPTERNLOGD $0x78, Z28, Z6, Z19
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z19
 	VPTERNLOGD $0x96, 1216(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
 	VPTERNLOGD $0x96, 1280(AX), Z30, Z20
 	MOVQ       16(R8)(R15*1), R11
 	MOVQ       16(DI)(R15*1), R12
@@ -17589,55 +17621,55 @@ des:
 	MOVQ       16(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 16(SI)(R15*1)
-	VPANDD     Z7, Z24, Z31
+	VPANDD     Z3, Z24, Z31
 	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
 	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
+	VPTERNLOGD $0x78, Z29, Z7, Z21
 	VPTERNLOGD $0x96, 1344(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
 	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
 	VPTERNLOGD $0x96, 1408(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 1472(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 1536(AX), Z30, Z8
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 1600(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 1664(AX), Z30, Z10
 	MOVQ       24(R8)(R15*1), R11
 	MOVQ       24(DI)(R15*1), R12
@@ -17645,55 +17677,55 @@ des:
 	MOVQ       24(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 24(SI)(R15*1)
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 1728(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 1792(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 1856(AX), Z31, Z13
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
-	VPTERNLOGD $0x96, 1920(AX), Z30, Z14
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 1728(AX), Z31, Z11
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 1792(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 1856(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
+	VPTERNLOGD $0x96, 1920(AX), Z30, Z14
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 1984(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 2048(AX), Z30, Z16
 	MOVQ       32(R8)(R15*1), R11
 	MOVQ       32(DI)(R15*1), R12
@@ -17701,47 +17733,47 @@ des:
 	MOVQ       32(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 32(SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 2112(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 2176(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
-	VPTERNLOGD $0x96, 2240(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
-	VPTERNLOGD $0x96, 2304(AX), Z30, Z20
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
-	VPTERNLOGD $0x96, 2368(AX), Z31, Z21
+	VPTERNLOGD $0x78, Z27, Z0, Z19
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z19
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z19
+	VPTERNLOGD $0x96, 2240(AX), Z31, Z19
 	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
 	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
+	VPTERNLOGD $0x78, Z29, Z5, Z20
+	VPTERNLOGD $0x96, 2304(AX), Z30, Z20
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z21
+	VPTERNLOGD $0x96, 2368(AX), Z31, Z21
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
 	VPTERNLOGD $0x96, 2432(AX), Z30, Z22
 	MOVQ       40(R8)(R15*1), R11
 	MOVQ       40(DI)(R15*1), R12
@@ -17749,55 +17781,55 @@ des:
 	MOVQ       40(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 40(SI)(R15*1)
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 2496(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 2560(AX), Z30, Z8
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 2624(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 2688(AX), Z30, Z10
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
+	VPANDD     Z7, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z0, Z11
 	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
+	VPTERNLOGD $0x78, Z28, Z6, Z11
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z11
 	VPTERNLOGD $0x96, 2752(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z12
 	VPTERNLOGD $0x96, 2816(AX), Z30, Z12
 	MOVQ       48(R8)(R15*1), R11
 	MOVQ       48(DI)(R15*1), R12
@@ -17805,55 +17837,55 @@ des:
 	MOVQ       48(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 48(SI)(R15*1)
-	VPANDD     Z7, Z24, Z31
+	VPANDD     Z3, Z24, Z31
 	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
 	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
+	VPTERNLOGD $0x78, Z29, Z7, Z13
 	VPTERNLOGD $0x96, 2880(AX), Z31, Z13
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
 	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
 	VPTERNLOGD $0x96, 2944(AX), Z30, Z14
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 3008(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 3072(AX), Z30, Z16
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 3136(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 3200(AX), Z30, Z18
 	MOVQ       56(R8)(R15*1), R11
 	MOVQ       56(DI)(R15*1), R12
@@ -17861,55 +17893,55 @@ des:
 	MOVQ       56(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 56(SI)(R15*1)
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
-	VPTERNLOGD $0x96, 3264(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
-	VPTERNLOGD $0x96, 3328(AX), Z30, Z20
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
-	VPTERNLOGD $0x96, 3392(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
-	VPTERNLOGD $0x96, 3456(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
+	VPTERNLOGD $0x78, Z27, Z0, Z19
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z19
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z29, Z4, Z19
+	VPTERNLOGD $0x96, 3264(AX), Z31, Z19
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
+	VPTERNLOGD $0x96, 3328(AX), Z30, Z20
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z21
+	VPTERNLOGD $0x96, 3392(AX), Z31, Z21
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
+	VPTERNLOGD $0x96, 3456(AX), Z30, Z22
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 3520(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 3584(AX), Z30, Z8
 	MOVQ       64(R8)(R15*1), R11
 	MOVQ       64(DI)(R15*1), R12
@@ -17917,47 +17949,47 @@ des:
 	MOVQ       64(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 64(SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 3648(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 3712(AX), Z30, Z10
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 3776(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 3840(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 3904(AX), Z31, Z13
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 3776(AX), Z31, Z11
 	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
 	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 3840(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 3904(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
 	VPTERNLOGD $0x96, 3968(AX), Z30, Z14
 	MOVQ       72(R8)(R15*1), R11
 	MOVQ       72(DI)(R15*1), R12
@@ -17965,55 +17997,55 @@ des:
 	MOVQ       72(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 72(SI)(R15*1)
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 4032(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 4096(AX), Z30, Z16
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 4160(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 4224(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
+	VPANDD     Z7, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z0, Z19
 	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
+	VPTERNLOGD $0x78, Z28, Z6, Z19
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z19
 	VPTERNLOGD $0x96, 4288(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
 	VPTERNLOGD $0x96, 4352(AX), Z30, Z20
 	MOVQ       80(R8)(R15*1), R11
 	MOVQ       80(DI)(R15*1), R12
@@ -18021,55 +18053,55 @@ des:
 	MOVQ       80(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 80(SI)(R15*1)
-	VPANDD     Z7, Z24, Z31
+	VPANDD     Z3, Z24, Z31
 	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
 	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
+	VPTERNLOGD $0x78, Z29, Z7, Z21
 	VPTERNLOGD $0x96, 4416(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
 	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
 	VPTERNLOGD $0x96, 4480(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 4544(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 4608(AX), Z30, Z8
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 4672(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 4736(AX), Z30, Z10
 	MOVQ       88(R8)(R15*1), R11
 	MOVQ       88(DI)(R15*1), R12
@@ -18077,55 +18109,55 @@ des:
 	MOVQ       88(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 88(SI)(R15*1)
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 4800(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 4864(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 4928(AX), Z31, Z13
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
-	VPTERNLOGD $0x96, 4992(AX), Z30, Z14
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 4800(AX), Z31, Z11
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 4864(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 4928(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
+	VPTERNLOGD $0x96, 4992(AX), Z30, Z14
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 5056(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 5120(AX), Z30, Z16
 	MOVQ       96(R8)(R15*1), R11
 	MOVQ       96(DI)(R15*1), R12
@@ -18133,47 +18165,47 @@ des:
 	MOVQ       96(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 96(SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 5184(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 5248(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
-	VPTERNLOGD $0x96, 5312(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
-	VPTERNLOGD $0x96, 5376(AX), Z30, Z20
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
-	VPTERNLOGD $0x96, 5440(AX), Z31, Z21
+	VPTERNLOGD $0x78, Z27, Z0, Z19
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z19
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z19
+	VPTERNLOGD $0x96, 5312(AX), Z31, Z19
 	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
 	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
+	VPTERNLOGD $0x78, Z29, Z5, Z20
+	VPTERNLOGD $0x96, 5376(AX), Z30, Z20
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z21
+	VPTERNLOGD $0x96, 5440(AX), Z31, Z21
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
 	VPTERNLOGD $0x96, 5504(AX), Z30, Z22
 	MOVQ       104(R8)(R15*1), R11
 	MOVQ       104(DI)(R15*1), R12
@@ -18181,55 +18213,55 @@ des:
 	MOVQ       104(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 104(SI)(R15*1)
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 5568(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 5632(AX), Z30, Z8
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 5696(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 5760(AX), Z30, Z10
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
+	VPANDD     Z7, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z0, Z11
 	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
+	VPTERNLOGD $0x78, Z28, Z6, Z11
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z11
 	VPTERNLOGD $0x96, 5824(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z12
 	VPTERNLOGD $0x96, 5888(AX), Z30, Z12
 	MOVQ       112(R8)(R15*1), R11
 	MOVQ       112(DI)(R15*1), R12
@@ -18237,55 +18269,55 @@ des:
 	MOVQ       112(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 112(SI)(R15*1)
-	VPANDD     Z7, Z24, Z31
+	VPANDD     Z3, Z24, Z31
 	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
 	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
+	VPTERNLOGD $0x78, Z29, Z7, Z13
 	VPTERNLOGD $0x96, 5952(AX), Z31, Z13
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
 	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
 	VPTERNLOGD $0x96, 6016(AX), Z30, Z14
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 6080(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 6144(AX), Z30, Z16
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 6208(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 6272(AX), Z30, Z18
 	MOVQ       120(R8)(R15*1), R11
 	MOVQ       120(DI)(R15*1), R12
@@ -18293,55 +18325,55 @@ des:
 	MOVQ       120(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 120(SI)(R15*1)
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
-	VPTERNLOGD $0x96, 6336(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
-	VPTERNLOGD $0x96, 6400(AX), Z30, Z20
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
-	VPTERNLOGD $0x96, 6464(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
-	VPTERNLOGD $0x96, 6528(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
+	VPTERNLOGD $0x78, Z27, Z0, Z19
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z19
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z29, Z4, Z19
+	VPTERNLOGD $0x96, 6336(AX), Z31, Z19
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
+	VPTERNLOGD $0x96, 6400(AX), Z30, Z20
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z21
+	VPTERNLOGD $0x96, 6464(AX), Z31, Z21
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
+	VPTERNLOGD $0x96, 6528(AX), Z30, Z22
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 6592(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 6656(AX), Z30, Z8
 	MOVQ       128(R8)(R15*1), R11
 	MOVQ       128(DI)(R15*1), R12
@@ -18349,47 +18381,47 @@ des:
 	MOVQ       128(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 128(SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 6720(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 6784(AX), Z30, Z10
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 6848(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 6912(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 6976(AX), Z31, Z13
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 6848(AX), Z31, Z11
 	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
 	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 6912(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 6976(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
 	VPTERNLOGD $0x96, 7040(AX), Z30, Z14
 	MOVQ       136(R8)(R15*1), R11
 	MOVQ       136(DI)(R15*1), R12
@@ -18397,55 +18429,55 @@ des:
 	MOVQ       136(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 136(SI)(R15*1)
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 7104(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 7168(AX), Z30, Z16
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 7232(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 7296(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
+	VPANDD     Z7, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z0, Z19
 	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
+	VPTERNLOGD $0x78, Z28, Z6, Z19
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z19
 	VPTERNLOGD $0x96, 7360(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
 	VPTERNLOGD $0x96, 7424(AX), Z30, Z20
 	MOVQ       144(R8)(R15*1), R11
 	MOVQ       144(DI)(R15*1), R12
@@ -18453,55 +18485,55 @@ des:
 	MOVQ       144(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 144(SI)(R15*1)
-	VPANDD     Z7, Z24, Z31
+	VPANDD     Z3, Z24, Z31
 	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
 	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
+	VPTERNLOGD $0x78, Z29, Z7, Z21
 	VPTERNLOGD $0x96, 7488(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
 	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
 	VPTERNLOGD $0x96, 7552(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 7616(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 7680(AX), Z30, Z8
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 7744(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 7808(AX), Z30, Z10
 	MOVQ       152(R8)(R15*1), R11
 	MOVQ       152(DI)(R15*1), R12
@@ -18509,55 +18541,55 @@ des:
 	MOVQ       152(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 152(SI)(R15*1)
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 7872(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 7936(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 8000(AX), Z31, Z13
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
-	VPTERNLOGD $0x96, 8064(AX), Z30, Z14
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 7872(AX), Z31, Z11
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 7936(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 8000(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
+	VPTERNLOGD $0x96, 8064(AX), Z30, Z14
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 8128(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 8192(AX), Z30, Z16
 	MOVQ       160(R8)(R15*1), R11
 	MOVQ       160(DI)(R15*1), R12
@@ -18565,54 +18597,54 @@ des:
 	MOVQ       160(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 160(SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 8256(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 8320(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
-	VPTERNLOGD $0x96, 8384(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
-	VPTERNLOGD $0x96, 8448(AX), Z30, Z20
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
-	VPTERNLOGD $0x96, 8512(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
-	VPTERNLOGD $0x96, 8576(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
+	VPTERNLOGD $0x78, Z27, Z0, Z19
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z19
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z29, Z4, Z19
+	VPTERNLOGD $0x96, 8384(AX), Z31, Z19
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
+	VPTERNLOGD $0x96, 8448(AX), Z30, Z20
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z21
+	VPTERNLOGD $0x96, 8512(AX), Z31, Z21
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
+	VPTERNLOGD $0x96, 8576(AX), Z30, Z22
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 8640(AX), Z31, Z23
 	VPXORD     8704(AX), Z8, Z8
 	VPXORD     8768(AX), Z9, Z9
@@ -18955,13 +18987,29 @@ last:
 
 // func des3DecryptSharedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
 // Requires: AVX, AVX512F, AVX512VBMI, GFNI
-TEXT ·des3DecryptSharedAVX512(SB), $2176-32
+TEXT ·des3DecryptSharedAVX512(SB), $2688-32
 	MOVQ         chain+8(FP), BX
 	MOVQ         ptrs+16(FP), CX
 	MOVQ         blocks+24(FP), DX
 	LEAQ         (SP), SI
 	ADDQ         $0x3f, SI
 	ANDQ         $-64, SI
+	VMOVDQU64    desSBox1<>+0(SB), Z0
+	VMOVDQU64    Z0, 2112(SI)
+	VMOVDQU64    desSBox2<>+0(SB), Z0
+	VMOVDQU64    Z0, 2176(SI)
+	VMOVDQU64    desSBox3<>+0(SB), Z0
+	VMOVDQU64    Z0, 2240(SI)
+	VMOVDQU64    desSBox4<>+0(SB), Z0
+	VMOVDQU64    Z0, 2304(SI)
+	VMOVDQU64    desSBox5<>+0(SB), Z0
+	VMOVDQU64    Z0, 2368(SI)
+	VMOVDQU64    desSBox6<>+0(SB), Z0
+	VMOVDQU64    Z0, 2432(SI)
+	VMOVDQU64    desSBox7<>+0(SB), Z0
+	VMOVDQU64    Z0, 2496(SI)
+	VMOVDQU64    desSBox8<>+0(SB), Z0
+	VMOVDQU64    Z0, 2560(SI)
 	LEAQ         1024(SI), DI
 	LEAQ         1536(SI), R8
 	LEAQ         2048(SI), R10
@@ -19301,20 +19349,20 @@ des:
 	VPXORD.BCST     20(AX), Z21, Z21
 	VPXORD.BCST     24(AX), Z22, Z22
 	VPXORD.BCST     28(AX), Z23, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 32(AX), Z30, Z8
 	MOVQ            (R8)(R15*1), R11
 	MOVQ            (DI)(R15*1), R12
@@ -19322,47 +19370,47 @@ des:
 	MOVQ            (CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, (SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 36(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 40(AX), Z30, Z10
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 44(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 48(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 52(AX), Z31, Z13
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 44(AX), Z31, Z11
 	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
 	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 48(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 52(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
 	VPTERNLOGD.BCST $0x96, 56(AX), Z30, Z14
 	MOVQ            8(R8)(R15*1), R11
 	MOVQ            8(DI)(R15*1), R12
@@ -19370,55 +19418,55 @@ des:
 	MOVQ            8(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 8(SI)(R15*1)
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 60(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 64(AX), Z30, Z16
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 68(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 72(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
+	VPANDD          Z7, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
 	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
 	VPTERNLOGD.BCST $0x96, 76(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
 	VPTERNLOGD.BCST $0x96, 80(AX), Z30, Z20
 	MOVQ            16(R8)(R15*1), R11
 	MOVQ            16(DI)(R15*1), R12
@@ -19426,55 +19474,55 @@ des:
 	MOVQ            16(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 16(SI)(R15*1)
-	VPANDD          Z7, Z24, Z31
+	VPANDD          Z3, Z24, Z31
 	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
 	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
 	VPTERNLOGD.BCST $0x96, 84(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
 	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
 	VPTERNLOGD.BCST $0x96, 88(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 92(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 96(AX), Z30, Z8
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 100(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 104(AX), Z30, Z10
 	MOVQ            24(R8)(R15*1), R11
 	MOVQ            24(DI)(R15*1), R12
@@ -19482,55 +19530,55 @@ des:
 	MOVQ            24(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 24(SI)(R15*1)
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 108(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 112(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 116(AX), Z31, Z13
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
-	VPTERNLOGD.BCST $0x96, 120(AX), Z30, Z14
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 108(AX), Z31, Z11
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 112(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 116(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
+	VPTERNLOGD.BCST $0x96, 120(AX), Z30, Z14
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 124(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 128(AX), Z30, Z16
 	MOVQ            32(R8)(R15*1), R11
 	MOVQ            32(DI)(R15*1), R12
@@ -19538,47 +19586,47 @@ des:
 	MOVQ            32(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 32(SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 132(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 136(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
-	VPTERNLOGD.BCST $0x96, 140(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
-	VPTERNLOGD.BCST $0x96, 144(AX), Z30, Z20
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
-	VPTERNLOGD.BCST $0x96, 148(AX), Z31, Z21
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
+	VPTERNLOGD.BCST $0x96, 140(AX), Z31, Z19
 	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
 	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
+	VPTERNLOGD.BCST $0x96, 144(AX), Z30, Z20
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
+	VPTERNLOGD.BCST $0x96, 148(AX), Z31, Z21
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
 	VPTERNLOGD.BCST $0x96, 152(AX), Z30, Z22
 	MOVQ            40(R8)(R15*1), R11
 	MOVQ            40(DI)(R15*1), R12
@@ -19586,55 +19634,55 @@ des:
 	MOVQ            40(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 40(SI)(R15*1)
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 156(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 160(AX), Z30, Z8
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 164(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 168(AX), Z30, Z10
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
+	VPANDD          Z7, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
 	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
 	VPTERNLOGD.BCST $0x96, 172(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
 	VPTERNLOGD.BCST $0x96, 176(AX), Z30, Z12
 	MOVQ            48(R8)(R15*1), R11
 	MOVQ            48(DI)(R15*1), R12
@@ -19642,55 +19690,55 @@ des:
 	MOVQ            48(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 48(SI)(R15*1)
-	VPANDD          Z7, Z24, Z31
+	VPANDD          Z3, Z24, Z31
 	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
 	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
 	VPTERNLOGD.BCST $0x96, 180(AX), Z31, Z13
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
 	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
 	VPTERNLOGD.BCST $0x96, 184(AX), Z30, Z14
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 188(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 192(AX), Z30, Z16
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 196(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 200(AX), Z30, Z18
 	MOVQ            56(R8)(R15*1), R11
 	MOVQ            56(DI)(R15*1), R12
@@ -19698,55 +19746,55 @@ des:
 	MOVQ            56(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 56(SI)(R15*1)
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
-	VPTERNLOGD.BCST $0x96, 204(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
-	VPTERNLOGD.BCST $0x96, 208(AX), Z30, Z20
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
-	VPTERNLOGD.BCST $0x96, 212(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
-	VPTERNLOGD.BCST $0x96, 216(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
+	VPTERNLOGD.BCST $0x96, 204(AX), Z31, Z19
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
+	VPTERNLOGD.BCST $0x96, 208(AX), Z30, Z20
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
+	VPTERNLOGD.BCST $0x96, 212(AX), Z31, Z21
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
+	VPTERNLOGD.BCST $0x96, 216(AX), Z30, Z22
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 220(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 224(AX), Z30, Z8
 	MOVQ            64(R8)(R15*1), R11
 	MOVQ            64(DI)(R15*1), R12
@@ -19754,47 +19802,47 @@ des:
 	MOVQ            64(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 64(SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 228(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 232(AX), Z30, Z10
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 236(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 240(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 244(AX), Z31, Z13
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 236(AX), Z31, Z11
 	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
 	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 240(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 244(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
 	VPTERNLOGD.BCST $0x96, 248(AX), Z30, Z14
 	MOVQ            72(R8)(R15*1), R11
 	MOVQ            72(DI)(R15*1), R12
@@ -19802,55 +19850,55 @@ des:
 	MOVQ            72(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 72(SI)(R15*1)
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 252(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 256(AX), Z30, Z16
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 260(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 264(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
+	VPANDD          Z7, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
 	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
 	VPTERNLOGD.BCST $0x96, 268(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
 	VPTERNLOGD.BCST $0x96, 272(AX), Z30, Z20
 	MOVQ            80(R8)(R15*1), R11
 	MOVQ            80(DI)(R15*1), R12
@@ -19858,55 +19906,55 @@ des:
 	MOVQ            80(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 80(SI)(R15*1)
-	VPANDD          Z7, Z24, Z31
+	VPANDD          Z3, Z24, Z31
 	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
 	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
 	VPTERNLOGD.BCST $0x96, 276(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
 	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
 	VPTERNLOGD.BCST $0x96, 280(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 284(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 288(AX), Z30, Z8
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 292(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 296(AX), Z30, Z10
 	MOVQ            88(R8)(R15*1), R11
 	MOVQ            88(DI)(R15*1), R12
@@ -19914,55 +19962,55 @@ des:
 	MOVQ            88(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 88(SI)(R15*1)
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 300(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 304(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 308(AX), Z31, Z13
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
-	VPTERNLOGD.BCST $0x96, 312(AX), Z30, Z14
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 300(AX), Z31, Z11
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 304(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 308(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
+	VPTERNLOGD.BCST $0x96, 312(AX), Z30, Z14
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 316(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 320(AX), Z30, Z16
 	MOVQ            96(R8)(R15*1), R11
 	MOVQ            96(DI)(R15*1), R12
@@ -19970,47 +20018,47 @@ des:
 	MOVQ            96(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 96(SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 324(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 328(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
-	VPTERNLOGD.BCST $0x96, 332(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
-	VPTERNLOGD.BCST $0x96, 336(AX), Z30, Z20
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
-	VPTERNLOGD.BCST $0x96, 340(AX), Z31, Z21
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
+	VPTERNLOGD.BCST $0x96, 332(AX), Z31, Z19
 	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
 	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
+	VPTERNLOGD.BCST $0x96, 336(AX), Z30, Z20
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
+	VPTERNLOGD.BCST $0x96, 340(AX), Z31, Z21
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
 	VPTERNLOGD.BCST $0x96, 344(AX), Z30, Z22
 	MOVQ            104(R8)(R15*1), R11
 	MOVQ            104(DI)(R15*1), R12
@@ -20018,55 +20066,55 @@ des:
 	MOVQ            104(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 104(SI)(R15*1)
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 348(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 352(AX), Z30, Z8
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 356(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 360(AX), Z30, Z10
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
+	VPANDD          Z7, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
 	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
 	VPTERNLOGD.BCST $0x96, 364(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
 	VPTERNLOGD.BCST $0x96, 368(AX), Z30, Z12
 	MOVQ            112(R8)(R15*1), R11
 	MOVQ            112(DI)(R15*1), R12
@@ -20074,55 +20122,55 @@ des:
 	MOVQ            112(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 112(SI)(R15*1)
-	VPANDD          Z7, Z24, Z31
+	VPANDD          Z3, Z24, Z31
 	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
 	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
 	VPTERNLOGD.BCST $0x96, 372(AX), Z31, Z13
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
 	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
 	VPTERNLOGD.BCST $0x96, 376(AX), Z30, Z14
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 380(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 384(AX), Z30, Z16
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 388(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 392(AX), Z30, Z18
 	MOVQ            120(R8)(R15*1), R11
 	MOVQ            120(DI)(R15*1), R12
@@ -20130,55 +20178,55 @@ des:
 	MOVQ            120(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 120(SI)(R15*1)
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
-	VPTERNLOGD.BCST $0x96, 396(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
-	VPTERNLOGD.BCST $0x96, 400(AX), Z30, Z20
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
-	VPTERNLOGD.BCST $0x96, 404(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
-	VPTERNLOGD.BCST $0x96, 408(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
+	VPTERNLOGD.BCST $0x96, 396(AX), Z31, Z19
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
+	VPTERNLOGD.BCST $0x96, 400(AX), Z30, Z20
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
+	VPTERNLOGD.BCST $0x96, 404(AX), Z31, Z21
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
+	VPTERNLOGD.BCST $0x96, 408(AX), Z30, Z22
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 412(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 416(AX), Z30, Z8
 	MOVQ            128(R8)(R15*1), R11
 	MOVQ            128(DI)(R15*1), R12
@@ -20186,47 +20234,47 @@ des:
 	MOVQ            128(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 128(SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 420(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 424(AX), Z30, Z10
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 428(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 432(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 436(AX), Z31, Z13
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 428(AX), Z31, Z11
 	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
 	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 432(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 436(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
 	VPTERNLOGD.BCST $0x96, 440(AX), Z30, Z14
 	MOVQ            136(R8)(R15*1), R11
 	MOVQ            136(DI)(R15*1), R12
@@ -20234,55 +20282,55 @@ des:
 	MOVQ            136(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 136(SI)(R15*1)
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 444(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 448(AX), Z30, Z16
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 452(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 456(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
+	VPANDD          Z7, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
 	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
+	VPTERNLOGD      $0xf8, Z26, Z2, Z31
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
 	VPTERNLOGD.BCST $0x96, 460(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
 	VPTERNLOGD.BCST $0x96, 464(AX), Z30, Z20
 	MOVQ            144(R8)(R15*1), R11
 	MOVQ            144(DI)(R15*1), R12
@@ -20290,55 +20338,55 @@ des:
 	MOVQ            144(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 144(SI)(R15*1)
-	VPANDD          Z7, Z24, Z31
+	VPANDD          Z3, Z24, Z31
 	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
 	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
 	VPTERNLOGD.BCST $0x96, 468(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
 	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
 	VPTERNLOGD.BCST $0x96, 472(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
 	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
-	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 476(AX), Z31, Z23
-	VPERMB          desSBox1<>+0(SB), Z16, Z0
-	VPERMB          desSBox2<>+0(SB), Z17, Z1
-	VPERMB          desSBox3<>+0(SB), Z18, Z2
-	VPERMB          desSBox4<>+0(SB), Z19, Z3
-	VPERMB          desSBox5<>+0(SB), Z20, Z4
-	VPERMB          desSBox6<>+0(SB), Z21, Z5
-	VPERMB          desSBox7<>+0(SB), Z22, Z6
-	VPERMB          desSBox8<>+0(SB), Z23, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z8
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z8
+	VPERMB          2112(SI), Z16, Z0
+	VPERMB          2176(SI), Z17, Z1
+	VPERMB          2240(SI), Z18, Z2
+	VPERMB          2304(SI), Z19, Z3
+	VPERMB          2368(SI), Z20, Z4
+	VPERMB          2432(SI), Z21, Z5
+	VPERMB          2496(SI), Z22, Z6
+	VPERMB          2560(SI), Z23, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z8
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z8
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z8
+	VPTERNLOGD      $0x78, Z29, Z1, Z8
 	VPTERNLOGD.BCST $0x96, 480(AX), Z30, Z8
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z9
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z9
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z9
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z9
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z9
+	VPTERNLOGD      $0x78, Z29, Z2, Z9
 	VPTERNLOGD.BCST $0x96, 484(AX), Z31, Z9
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z10
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z10
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z10
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z10
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z10
+	VPTERNLOGD      $0x78, Z29, Z0, Z10
 	VPTERNLOGD.BCST $0x96, 488(AX), Z30, Z10
 	MOVQ            152(R8)(R15*1), R11
 	MOVQ            152(DI)(R15*1), R12
@@ -20346,55 +20394,55 @@ des:
 	MOVQ            152(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 152(SI)(R15*1)
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z11
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z11
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z11
-	VPTERNLOGD.BCST $0x96, 492(AX), Z31, Z11
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z12
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z12
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z12
-	VPTERNLOGD.BCST $0x96, 496(AX), Z30, Z12
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z13
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z13
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z13
-	VPTERNLOGD.BCST $0x96, 500(AX), Z31, Z13
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z14
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z14
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z14
-	VPTERNLOGD.BCST $0x96, 504(AX), Z30, Z14
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z15
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z15
+	VPTERNLOGD      $0x78, Z27, Z0, Z11
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z11
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z15
+	VPTERNLOGD      $0x78, Z29, Z4, Z11
+	VPTERNLOGD.BCST $0x96, 492(AX), Z31, Z11
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z12
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z12
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z12
+	VPTERNLOGD.BCST $0x96, 496(AX), Z30, Z12
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z13
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z13
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z13
+	VPTERNLOGD.BCST $0x96, 500(AX), Z31, Z13
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z14
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z14
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z14
+	VPTERNLOGD.BCST $0x96, 504(AX), Z30, Z14
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z15
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z15
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z15
 	VPTERNLOGD.BCST $0x96, 508(AX), Z31, Z15
-	VPERMB          desSBox1<>+0(SB), Z8, Z0
-	VPERMB          desSBox2<>+0(SB), Z9, Z1
-	VPERMB          desSBox3<>+0(SB), Z10, Z2
-	VPERMB          desSBox4<>+0(SB), Z11, Z3
-	VPERMB          desSBox5<>+0(SB), Z12, Z4
-	VPERMB          desSBox6<>+0(SB), Z13, Z5
-	VPERMB          desSBox7<>+0(SB), Z14, Z6
-	VPERMB          desSBox8<>+0(SB), Z15, Z7
-	VPANDD          Z3, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z1, Z16
-	VPTERNLOGD      $0xf8, Z25, Z6, Z30
-	VPTERNLOGD      $0x78, Z28, Z7, Z16
+	VPERMB          2112(SI), Z8, Z0
+	VPERMB          2176(SI), Z9, Z1
+	VPERMB          2240(SI), Z10, Z2
+	VPERMB          2304(SI), Z11, Z3
+	VPERMB          2368(SI), Z12, Z4
+	VPERMB          2432(SI), Z13, Z5
+	VPERMB          2496(SI), Z14, Z6
+	VPERMB          2560(SI), Z15, Z7
+	VPANDD          Z6, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z7, Z16
+	VPTERNLOGD      $0xf8, Z25, Z3, Z30
+	VPTERNLOGD      $0x78, Z28, Z5, Z16
 	VPTERNLOGD      $0xf8, Z26, Z4, Z30
-	VPTERNLOGD      $0x78, Z29, Z5, Z16
+	VPTERNLOGD      $0x78, Z29, Z1, Z16
 	VPTERNLOGD.BCST $0x96, 512(AX), Z30, Z16
 	MOVQ            160(R8)(R15*1), R11
 	MOVQ            160(DI)(R15*1), R12
@@ -20402,54 +20450,54 @@ des:
 	MOVQ            160(CX)(R15*1), R10
 	MOVQ            (R10)(R13*1), R10
 	MOVQ            R10, 160(SI)(R15*1)
-	VPANDD          Z5, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z2, Z17
-	VPTERNLOGD      $0xf8, Z25, Z7, Z31
-	VPTERNLOGD      $0x78, Z28, Z4, Z17
+	VPANDD          Z4, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z5, Z17
+	VPTERNLOGD      $0xf8, Z25, Z0, Z31
+	VPTERNLOGD      $0x78, Z28, Z7, Z17
 	VPTERNLOGD      $0xf8, Z26, Z6, Z31
-	VPTERNLOGD      $0x78, Z29, Z0, Z17
+	VPTERNLOGD      $0x78, Z29, Z2, Z17
 	VPTERNLOGD.BCST $0x96, 516(AX), Z31, Z17
-	VPANDD          Z4, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z3, Z18
-	VPTERNLOGD      $0xf8, Z25, Z0, Z30
-	VPTERNLOGD      $0x78, Z28, Z1, Z18
+	VPANDD          Z1, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z4, Z18
+	VPTERNLOGD      $0xf8, Z25, Z6, Z30
+	VPTERNLOGD      $0x78, Z28, Z3, Z18
 	VPTERNLOGD      $0xf8, Z26, Z5, Z30
-	VPTERNLOGD      $0x78, Z29, Z6, Z18
+	VPTERNLOGD      $0x78, Z29, Z0, Z18
 	VPTERNLOGD.BCST $0x96, 520(AX), Z30, Z18
-	VPANDD          Z6, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z4, Z19
-	VPTERNLOGD      $0xf8, Z25, Z1, Z31
-	VPTERNLOGD      $0x78, Z28, Z0, Z19
-	VPTERNLOGD      $0xf8, Z26, Z7, Z31
-	VPTERNLOGD      $0x78, Z29, Z2, Z19
-	VPTERNLOGD.BCST $0x96, 524(AX), Z31, Z19
-	VPANDD          Z0, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z5, Z20
-	VPTERNLOGD      $0xf8, Z25, Z2, Z30
-	VPTERNLOGD      $0x78, Z28, Z3, Z20
-	VPTERNLOGD      $0xf8, Z26, Z1, Z30
-	VPTERNLOGD      $0x78, Z29, Z7, Z20
-	VPTERNLOGD.BCST $0x96, 528(AX), Z30, Z20
 	VPANDD          Z7, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z6, Z21
-	VPTERNLOGD      $0xf8, Z25, Z3, Z31
-	VPTERNLOGD      $0x78, Z28, Z2, Z21
-	VPTERNLOGD      $0xf8, Z26, Z0, Z31
-	VPTERNLOGD      $0x78, Z29, Z4, Z21
-	VPTERNLOGD.BCST $0x96, 532(AX), Z31, Z21
-	VPANDD          Z2, Z24, Z30
-	VPTERNLOGD      $0x78, Z27, Z7, Z22
-	VPTERNLOGD      $0xf8, Z25, Z4, Z30
-	VPTERNLOGD      $0x78, Z28, Z5, Z22
-	VPTERNLOGD      $0xf8, Z26, Z3, Z30
-	VPTERNLOGD      $0x78, Z29, Z1, Z22
-	VPTERNLOGD.BCST $0x96, 536(AX), Z30, Z22
-	VPANDD          Z1, Z24, Z31
-	VPTERNLOGD      $0x78, Z27, Z0, Z23
-	VPTERNLOGD      $0xf8, Z25, Z5, Z31
-	VPTERNLOGD      $0x78, Z28, Z6, Z23
+	VPTERNLOGD      $0x78, Z27, Z0, Z19
+	VPTERNLOGD      $0xf8, Z25, Z1, Z31
+	VPTERNLOGD      $0x78, Z28, Z6, Z19
 	VPTERNLOGD      $0xf8, Z26, Z2, Z31
-	VPTERNLOGD      $0x78, Z29, Z3, Z23
+	VPTERNLOGD      $0x78, Z29, Z4, Z19
+	VPTERNLOGD.BCST $0x96, 524(AX), Z31, Z19
+	VPANDD          Z2, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z1, Z20
+	VPTERNLOGD      $0xf8, Z25, Z7, Z30
+	VPTERNLOGD      $0x78, Z28, Z0, Z20
+	VPTERNLOGD      $0xf8, Z26, Z3, Z30
+	VPTERNLOGD      $0x78, Z29, Z5, Z20
+	VPTERNLOGD.BCST $0x96, 528(AX), Z30, Z20
+	VPANDD          Z3, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z6, Z21
+	VPTERNLOGD      $0xf8, Z25, Z2, Z31
+	VPTERNLOGD      $0x78, Z28, Z4, Z21
+	VPTERNLOGD      $0xf8, Z26, Z0, Z31
+	VPTERNLOGD      $0x78, Z29, Z7, Z21
+	VPTERNLOGD.BCST $0x96, 532(AX), Z31, Z21
+	VPANDD          Z5, Z24, Z30
+	VPTERNLOGD      $0x78, Z27, Z2, Z22
+	VPTERNLOGD      $0xf8, Z25, Z4, Z30
+	VPTERNLOGD      $0x78, Z28, Z1, Z22
+	VPTERNLOGD      $0xf8, Z26, Z7, Z30
+	VPTERNLOGD      $0x78, Z29, Z3, Z22
+	VPTERNLOGD.BCST $0x96, 536(AX), Z30, Z22
+	VPANDD          Z0, Z24, Z31
+	VPTERNLOGD      $0x78, Z27, Z3, Z23
+	VPTERNLOGD      $0xf8, Z25, Z5, Z31
+	VPTERNLOGD      $0x78, Z28, Z2, Z23
+	VPTERNLOGD      $0xf8, Z26, Z1, Z31
+	VPTERNLOGD      $0x78, Z29, Z6, Z23
 	VPTERNLOGD.BCST $0x96, 540(AX), Z31, Z23
 	VPXORD.BCST     544(AX), Z8, Z8
 	VPXORD.BCST     548(AX), Z9, Z9
@@ -20816,13 +20864,29 @@ last:
 
 // func des3DecryptMixedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
 // Requires: AVX, AVX512F, AVX512VBMI, GFNI
-TEXT ·des3DecryptMixedAVX512(SB), $2176-32
+TEXT ·des3DecryptMixedAVX512(SB), $2688-32
 	MOVQ         chain+8(FP), BX
 	MOVQ         ptrs+16(FP), CX
 	MOVQ         blocks+24(FP), DX
 	LEAQ         (SP), SI
 	ADDQ         $0x3f, SI
 	ANDQ         $-64, SI
+	VMOVDQU64    desSBox1<>+0(SB), Z0
+	VMOVDQU64    Z0, 2112(SI)
+	VMOVDQU64    desSBox2<>+0(SB), Z0
+	VMOVDQU64    Z0, 2176(SI)
+	VMOVDQU64    desSBox3<>+0(SB), Z0
+	VMOVDQU64    Z0, 2240(SI)
+	VMOVDQU64    desSBox4<>+0(SB), Z0
+	VMOVDQU64    Z0, 2304(SI)
+	VMOVDQU64    desSBox5<>+0(SB), Z0
+	VMOVDQU64    Z0, 2368(SI)
+	VMOVDQU64    desSBox6<>+0(SB), Z0
+	VMOVDQU64    Z0, 2432(SI)
+	VMOVDQU64    desSBox7<>+0(SB), Z0
+	VMOVDQU64    Z0, 2496(SI)
+	VMOVDQU64    desSBox8<>+0(SB), Z0
+	VMOVDQU64    Z0, 2560(SI)
 	LEAQ         1024(SI), DI
 	LEAQ         1536(SI), R8
 	LEAQ         2048(SI), R10
@@ -21162,20 +21226,20 @@ des:
 	VPXORD     320(AX), Z21, Z21
 	VPXORD     384(AX), Z22, Z22
 	VPXORD     448(AX), Z23, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 512(AX), Z30, Z8
 	MOVQ       (R8)(R15*1), R11
 	MOVQ       (DI)(R15*1), R12
@@ -21183,47 +21247,47 @@ des:
 	MOVQ       (CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, (SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 576(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 640(AX), Z30, Z10
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 704(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 768(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 832(AX), Z31, Z13
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 704(AX), Z31, Z11
 	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
 	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 768(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 832(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
 	VPTERNLOGD $0x96, 896(AX), Z30, Z14
 	MOVQ       8(R8)(R15*1), R11
 	MOVQ       8(DI)(R15*1), R12
@@ -21231,55 +21295,55 @@ des:
 	MOVQ       8(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 8(SI)(R15*1)
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 960(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 1024(AX), Z30, Z16
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 1088(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 1152(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
+	VPANDD     Z7, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z0, Z19
 	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
+	VPTERNLOGD $0x78, Z28, Z6, Z19
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z19
 	VPTERNLOGD $0x96, 1216(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
 	VPTERNLOGD $0x96, 1280(AX), Z30, Z20
 	MOVQ       16(R8)(R15*1), R11
 	MOVQ       16(DI)(R15*1), R12
@@ -21287,55 +21351,55 @@ des:
 	MOVQ       16(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 16(SI)(R15*1)
-	VPANDD     Z7, Z24, Z31
+	VPANDD     Z3, Z24, Z31
 	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
 	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
+	VPTERNLOGD $0x78, Z29, Z7, Z21
 	VPTERNLOGD $0x96, 1344(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
 	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
 	VPTERNLOGD $0x96, 1408(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 1472(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 1536(AX), Z30, Z8
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 1600(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 1664(AX), Z30, Z10
 	MOVQ       24(R8)(R15*1), R11
 	MOVQ       24(DI)(R15*1), R12
@@ -21343,55 +21407,55 @@ des:
 	MOVQ       24(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 24(SI)(R15*1)
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 1728(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 1792(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 1856(AX), Z31, Z13
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
-	VPTERNLOGD $0x96, 1920(AX), Z30, Z14
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 1728(AX), Z31, Z11
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 1792(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 1856(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
+	VPTERNLOGD $0x96, 1920(AX), Z30, Z14
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 1984(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 2048(AX), Z30, Z16
 	MOVQ       32(R8)(R15*1), R11
 	MOVQ       32(DI)(R15*1), R12
@@ -21399,47 +21463,47 @@ des:
 	MOVQ       32(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 32(SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 2112(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 2176(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
-	VPTERNLOGD $0x96, 2240(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
-	VPTERNLOGD $0x96, 2304(AX), Z30, Z20
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
-	VPTERNLOGD $0x96, 2368(AX), Z31, Z21
+	VPTERNLOGD $0x78, Z27, Z0, Z19
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z19
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z19
+	VPTERNLOGD $0x96, 2240(AX), Z31, Z19
 	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
 	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
+	VPTERNLOGD $0x78, Z29, Z5, Z20
+	VPTERNLOGD $0x96, 2304(AX), Z30, Z20
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z21
+	VPTERNLOGD $0x96, 2368(AX), Z31, Z21
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
 	VPTERNLOGD $0x96, 2432(AX), Z30, Z22
 	MOVQ       40(R8)(R15*1), R11
 	MOVQ       40(DI)(R15*1), R12
@@ -21447,55 +21511,55 @@ des:
 	MOVQ       40(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 40(SI)(R15*1)
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 2496(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 2560(AX), Z30, Z8
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 2624(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 2688(AX), Z30, Z10
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
+	VPANDD     Z7, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z0, Z11
 	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
+	VPTERNLOGD $0x78, Z28, Z6, Z11
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z11
 	VPTERNLOGD $0x96, 2752(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z12
 	VPTERNLOGD $0x96, 2816(AX), Z30, Z12
 	MOVQ       48(R8)(R15*1), R11
 	MOVQ       48(DI)(R15*1), R12
@@ -21503,55 +21567,55 @@ des:
 	MOVQ       48(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 48(SI)(R15*1)
-	VPANDD     Z7, Z24, Z31
+	VPANDD     Z3, Z24, Z31
 	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
 	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
+	VPTERNLOGD $0x78, Z29, Z7, Z13
 	VPTERNLOGD $0x96, 2880(AX), Z31, Z13
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
 	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
 	VPTERNLOGD $0x96, 2944(AX), Z30, Z14
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 3008(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 3072(AX), Z30, Z16
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 3136(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 3200(AX), Z30, Z18
 	MOVQ       56(R8)(R15*1), R11
 	MOVQ       56(DI)(R15*1), R12
@@ -21559,55 +21623,55 @@ des:
 	MOVQ       56(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 56(SI)(R15*1)
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
-	VPTERNLOGD $0x96, 3264(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
-	VPTERNLOGD $0x96, 3328(AX), Z30, Z20
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
-	VPTERNLOGD $0x96, 3392(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
-	VPTERNLOGD $0x96, 3456(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
+	VPTERNLOGD $0x78, Z27, Z0, Z19
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z19
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z29, Z4, Z19
+	VPTERNLOGD $0x96, 3264(AX), Z31, Z19
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
+	VPTERNLOGD $0x96, 3328(AX), Z30, Z20
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z21
+	VPTERNLOGD $0x96, 3392(AX), Z31, Z21
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
+	VPTERNLOGD $0x96, 3456(AX), Z30, Z22
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 3520(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 3584(AX), Z30, Z8
 	MOVQ       64(R8)(R15*1), R11
 	MOVQ       64(DI)(R15*1), R12
@@ -21615,47 +21679,47 @@ des:
 	MOVQ       64(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 64(SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 3648(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 3712(AX), Z30, Z10
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 3776(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 3840(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 3904(AX), Z31, Z13
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 3776(AX), Z31, Z11
 	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
 	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 3840(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 3904(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
 	VPTERNLOGD $0x96, 3968(AX), Z30, Z14
 	MOVQ       72(R8)(R15*1), R11
 	MOVQ       72(DI)(R15*1), R12
@@ -21663,55 +21727,55 @@ des:
 	MOVQ       72(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 72(SI)(R15*1)
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 4032(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 4096(AX), Z30, Z16
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 4160(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 4224(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
+	VPANDD     Z7, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z0, Z19
 	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
+	VPTERNLOGD $0x78, Z28, Z6, Z19
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z19
 	VPTERNLOGD $0x96, 4288(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
 	VPTERNLOGD $0x96, 4352(AX), Z30, Z20
 	MOVQ       80(R8)(R15*1), R11
 	MOVQ       80(DI)(R15*1), R12
@@ -21719,55 +21783,55 @@ des:
 	MOVQ       80(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 80(SI)(R15*1)
-	VPANDD     Z7, Z24, Z31
+	VPANDD     Z3, Z24, Z31
 	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
 	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
+	VPTERNLOGD $0x78, Z29, Z7, Z21
 	VPTERNLOGD $0x96, 4416(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
 	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
 	VPTERNLOGD $0x96, 4480(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 4544(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 4608(AX), Z30, Z8
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 4672(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 4736(AX), Z30, Z10
 	MOVQ       88(R8)(R15*1), R11
 	MOVQ       88(DI)(R15*1), R12
@@ -21775,55 +21839,55 @@ des:
 	MOVQ       88(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 88(SI)(R15*1)
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 4800(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 4864(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 4928(AX), Z31, Z13
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
-	VPTERNLOGD $0x96, 4992(AX), Z30, Z14
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 4800(AX), Z31, Z11
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 4864(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 4928(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
+	VPTERNLOGD $0x96, 4992(AX), Z30, Z14
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 5056(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 5120(AX), Z30, Z16
 	MOVQ       96(R8)(R15*1), R11
 	MOVQ       96(DI)(R15*1), R12
@@ -21831,47 +21895,47 @@ des:
 	MOVQ       96(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 96(SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 5184(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 5248(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
-	VPTERNLOGD $0x96, 5312(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
-	VPTERNLOGD $0x96, 5376(AX), Z30, Z20
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
-	VPTERNLOGD $0x96, 5440(AX), Z31, Z21
+	VPTERNLOGD $0x78, Z27, Z0, Z19
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z19
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z19
+	VPTERNLOGD $0x96, 5312(AX), Z31, Z19
 	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
 	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
+	VPTERNLOGD $0x78, Z29, Z5, Z20
+	VPTERNLOGD $0x96, 5376(AX), Z30, Z20
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z21
+	VPTERNLOGD $0x96, 5440(AX), Z31, Z21
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
 	VPTERNLOGD $0x96, 5504(AX), Z30, Z22
 	MOVQ       104(R8)(R15*1), R11
 	MOVQ       104(DI)(R15*1), R12
@@ -21879,55 +21943,55 @@ des:
 	MOVQ       104(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 104(SI)(R15*1)
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 5568(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 5632(AX), Z30, Z8
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 5696(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 5760(AX), Z30, Z10
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
+	VPANDD     Z7, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z0, Z11
 	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
+	VPTERNLOGD $0x78, Z28, Z6, Z11
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z11
 	VPTERNLOGD $0x96, 5824(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z12
 	VPTERNLOGD $0x96, 5888(AX), Z30, Z12
 	MOVQ       112(R8)(R15*1), R11
 	MOVQ       112(DI)(R15*1), R12
@@ -21935,55 +21999,55 @@ des:
 	MOVQ       112(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 112(SI)(R15*1)
-	VPANDD     Z7, Z24, Z31
+	VPANDD     Z3, Z24, Z31
 	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
 	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
+	VPTERNLOGD $0x78, Z29, Z7, Z13
 	VPTERNLOGD $0x96, 5952(AX), Z31, Z13
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
 	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
 	VPTERNLOGD $0x96, 6016(AX), Z30, Z14
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 6080(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 6144(AX), Z30, Z16
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 6208(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 6272(AX), Z30, Z18
 	MOVQ       120(R8)(R15*1), R11
 	MOVQ       120(DI)(R15*1), R12
@@ -21991,55 +22055,55 @@ des:
 	MOVQ       120(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 120(SI)(R15*1)
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
-	VPTERNLOGD $0x96, 6336(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
-	VPTERNLOGD $0x96, 6400(AX), Z30, Z20
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
-	VPTERNLOGD $0x96, 6464(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
-	VPTERNLOGD $0x96, 6528(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
+	VPTERNLOGD $0x78, Z27, Z0, Z19
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z19
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z29, Z4, Z19
+	VPTERNLOGD $0x96, 6336(AX), Z31, Z19
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
+	VPTERNLOGD $0x96, 6400(AX), Z30, Z20
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z21
+	VPTERNLOGD $0x96, 6464(AX), Z31, Z21
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
+	VPTERNLOGD $0x96, 6528(AX), Z30, Z22
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 6592(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 6656(AX), Z30, Z8
 	MOVQ       128(R8)(R15*1), R11
 	MOVQ       128(DI)(R15*1), R12
@@ -22047,47 +22111,47 @@ des:
 	MOVQ       128(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 128(SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 6720(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 6784(AX), Z30, Z10
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 6848(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 6912(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 6976(AX), Z31, Z13
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 6848(AX), Z31, Z11
 	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
 	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 6912(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 6976(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
 	VPTERNLOGD $0x96, 7040(AX), Z30, Z14
 	MOVQ       136(R8)(R15*1), R11
 	MOVQ       136(DI)(R15*1), R12
@@ -22095,55 +22159,55 @@ des:
 	MOVQ       136(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 136(SI)(R15*1)
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 7104(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 7168(AX), Z30, Z16
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 7232(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 7296(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
+	VPANDD     Z7, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z0, Z19
 	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
+	VPTERNLOGD $0x78, Z28, Z6, Z19
+	VPTERNLOGD $0xf8, Z26, Z2, Z31
+	VPTERNLOGD $0x78, Z29, Z4, Z19
 	VPTERNLOGD $0x96, 7360(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
 	VPTERNLOGD $0x96, 7424(AX), Z30, Z20
 	MOVQ       144(R8)(R15*1), R11
 	MOVQ       144(DI)(R15*1), R12
@@ -22151,55 +22215,55 @@ des:
 	MOVQ       144(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 144(SI)(R15*1)
-	VPANDD     Z7, Z24, Z31
+	VPANDD     Z3, Z24, Z31
 	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
 	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
+	VPTERNLOGD $0x78, Z29, Z7, Z21
 	VPTERNLOGD $0x96, 7488(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
 	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
 	VPTERNLOGD $0x96, 7552(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
 	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
-	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 7616(AX), Z31, Z23
-	VPERMB     desSBox1<>+0(SB), Z16, Z0
-	VPERMB     desSBox2<>+0(SB), Z17, Z1
-	VPERMB     desSBox3<>+0(SB), Z18, Z2
-	VPERMB     desSBox4<>+0(SB), Z19, Z3
-	VPERMB     desSBox5<>+0(SB), Z20, Z4
-	VPERMB     desSBox6<>+0(SB), Z21, Z5
-	VPERMB     desSBox7<>+0(SB), Z22, Z6
-	VPERMB     desSBox8<>+0(SB), Z23, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z8
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z8
+	VPERMB     2112(SI), Z16, Z0
+	VPERMB     2176(SI), Z17, Z1
+	VPERMB     2240(SI), Z18, Z2
+	VPERMB     2304(SI), Z19, Z3
+	VPERMB     2368(SI), Z20, Z4
+	VPERMB     2432(SI), Z21, Z5
+	VPERMB     2496(SI), Z22, Z6
+	VPERMB     2560(SI), Z23, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z8
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z8
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z8
+	VPTERNLOGD $0x78, Z29, Z1, Z8
 	VPTERNLOGD $0x96, 7680(AX), Z30, Z8
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z9
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z9
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z9
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z9
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z9
+	VPTERNLOGD $0x78, Z29, Z2, Z9
 	VPTERNLOGD $0x96, 7744(AX), Z31, Z9
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z10
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z10
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z10
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z10
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z10
+	VPTERNLOGD $0x78, Z29, Z0, Z10
 	VPTERNLOGD $0x96, 7808(AX), Z30, Z10
 	MOVQ       152(R8)(R15*1), R11
 	MOVQ       152(DI)(R15*1), R12
@@ -22207,55 +22271,55 @@ des:
 	MOVQ       152(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 152(SI)(R15*1)
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z11
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z11
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z11
-	VPTERNLOGD $0x96, 7872(AX), Z31, Z11
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z12
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z12
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z12
-	VPTERNLOGD $0x96, 7936(AX), Z30, Z12
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z13
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z13
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z13
-	VPTERNLOGD $0x96, 8000(AX), Z31, Z13
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z14
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z14
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z14
-	VPTERNLOGD $0x96, 8064(AX), Z30, Z14
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z15
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z15
+	VPTERNLOGD $0x78, Z27, Z0, Z11
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z11
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z15
+	VPTERNLOGD $0x78, Z29, Z4, Z11
+	VPTERNLOGD $0x96, 7872(AX), Z31, Z11
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z12
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z12
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z12
+	VPTERNLOGD $0x96, 7936(AX), Z30, Z12
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z13
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z13
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z13
+	VPTERNLOGD $0x96, 8000(AX), Z31, Z13
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z14
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z14
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z14
+	VPTERNLOGD $0x96, 8064(AX), Z30, Z14
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z15
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z15
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z15
 	VPTERNLOGD $0x96, 8128(AX), Z31, Z15
-	VPERMB     desSBox1<>+0(SB), Z8, Z0
-	VPERMB     desSBox2<>+0(SB), Z9, Z1
-	VPERMB     desSBox3<>+0(SB), Z10, Z2
-	VPERMB     desSBox4<>+0(SB), Z11, Z3
-	VPERMB     desSBox5<>+0(SB), Z12, Z4
-	VPERMB     desSBox6<>+0(SB), Z13, Z5
-	VPERMB     desSBox7<>+0(SB), Z14, Z6
-	VPERMB     desSBox8<>+0(SB), Z15, Z7
-	VPANDD     Z3, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z1, Z16
-	VPTERNLOGD $0xf8, Z25, Z6, Z30
-	VPTERNLOGD $0x78, Z28, Z7, Z16
+	VPERMB     2112(SI), Z8, Z0
+	VPERMB     2176(SI), Z9, Z1
+	VPERMB     2240(SI), Z10, Z2
+	VPERMB     2304(SI), Z11, Z3
+	VPERMB     2368(SI), Z12, Z4
+	VPERMB     2432(SI), Z13, Z5
+	VPERMB     2496(SI), Z14, Z6
+	VPERMB     2560(SI), Z15, Z7
+	VPANDD     Z6, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z7, Z16
+	VPTERNLOGD $0xf8, Z25, Z3, Z30
+	VPTERNLOGD $0x78, Z28, Z5, Z16
 	VPTERNLOGD $0xf8, Z26, Z4, Z30
-	VPTERNLOGD $0x78, Z29, Z5, Z16
+	VPTERNLOGD $0x78, Z29, Z1, Z16
 	VPTERNLOGD $0x96, 8192(AX), Z30, Z16
 	MOVQ       160(R8)(R15*1), R11
 	MOVQ       160(DI)(R15*1), R12
@@ -22263,54 +22327,54 @@ des:
 	MOVQ       160(CX)(R15*1), R10
 	MOVQ       (R10)(R13*1), R10
 	MOVQ       R10, 160(SI)(R15*1)
-	VPANDD     Z5, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z2, Z17
-	VPTERNLOGD $0xf8, Z25, Z7, Z31
-	VPTERNLOGD $0x78, Z28, Z4, Z17
+	VPANDD     Z4, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z5, Z17
+	VPTERNLOGD $0xf8, Z25, Z0, Z31
+	VPTERNLOGD $0x78, Z28, Z7, Z17
 	VPTERNLOGD $0xf8, Z26, Z6, Z31
-	VPTERNLOGD $0x78, Z29, Z0, Z17
+	VPTERNLOGD $0x78, Z29, Z2, Z17
 	VPTERNLOGD $0x96, 8256(AX), Z31, Z17
-	VPANDD     Z4, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z3, Z18
-	VPTERNLOGD $0xf8, Z25, Z0, Z30
-	VPTERNLOGD $0x78, Z28, Z1, Z18
+	VPANDD     Z1, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z4, Z18
+	VPTERNLOGD $0xf8, Z25, Z6, Z30
+	VPTERNLOGD $0x78, Z28, Z3, Z18
 	VPTERNLOGD $0xf8, Z26, Z5, Z30
-	VPTERNLOGD $0x78, Z29, Z6, Z18
+	VPTERNLOGD $0x78, Z29, Z0, Z18
 	VPTERNLOGD $0x96, 8320(AX), Z30, Z18
-	VPANDD     Z6, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z4, Z19
-	VPTERNLOGD $0xf8, Z25, Z1, Z31
-	VPTERNLOGD $0x78, Z28, Z0, Z19
-	VPTERNLOGD $0xf8, Z26, Z7, Z31
-	VPTERNLOGD $0x78, Z29, Z2, Z19
-	VPTERNLOGD $0x96, 8384(AX), Z31, Z19
-	VPANDD     Z0, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z5, Z20
-	VPTERNLOGD $0xf8, Z25, Z2, Z30
-	VPTERNLOGD $0x78, Z28, Z3, Z20
-	VPTERNLOGD $0xf8, Z26, Z1, Z30
-	VPTERNLOGD $0x78, Z29, Z7, Z20
-	VPTERNLOGD $0x96, 8448(AX), Z30, Z20
 	VPANDD     Z7, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z6, Z21
-	VPTERNLOGD $0xf8, Z25, Z3, Z31
-	VPTERNLOGD $0x78, Z28, Z2, Z21
-	VPTERNLOGD $0xf8, Z26, Z0, Z31
-	VPTERNLOGD $0x78, Z29, Z4, Z21
-	VPTERNLOGD $0x96, 8512(AX), Z31, Z21
-	VPANDD     Z2, Z24, Z30
-	VPTERNLOGD $0x78, Z27, Z7, Z22
-	VPTERNLOGD $0xf8, Z25, Z4, Z30
-	VPTERNLOGD $0x78, Z28, Z5, Z22
-	VPTERNLOGD $0xf8, Z26, Z3, Z30
-	VPTERNLOGD $0x78, Z29, Z1, Z22
-	VPTERNLOGD $0x96, 8576(AX), Z30, Z22
-	VPANDD     Z1, Z24, Z31
-	VPTERNLOGD $0x78, Z27, Z0, Z23
-	VPTERNLOGD $0xf8, Z25, Z5, Z31
-	VPTERNLOGD $0x78, Z28, Z6, Z23
+	VPTERNLOGD $0x78, Z27, Z0, Z19
+	VPTERNLOGD $0xf8, Z25, Z1, Z31
+	VPTERNLOGD $0x78, Z28, Z6, Z19
 	VPTERNLOGD $0xf8, Z26, Z2, Z31
-	VPTERNLOGD $0x78, Z29, Z3, Z23
+	VPTERNLOGD $0x78, Z29, Z4, Z19
+	VPTERNLOGD $0x96, 8384(AX), Z31, Z19
+	VPANDD     Z2, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z1, Z20
+	VPTERNLOGD $0xf8, Z25, Z7, Z30
+	VPTERNLOGD $0x78, Z28, Z0, Z20
+	VPTERNLOGD $0xf8, Z26, Z3, Z30
+	VPTERNLOGD $0x78, Z29, Z5, Z20
+	VPTERNLOGD $0x96, 8448(AX), Z30, Z20
+	VPANDD     Z3, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z6, Z21
+	VPTERNLOGD $0xf8, Z25, Z2, Z31
+	VPTERNLOGD $0x78, Z28, Z4, Z21
+	VPTERNLOGD $0xf8, Z26, Z0, Z31
+	VPTERNLOGD $0x78, Z29, Z7, Z21
+	VPTERNLOGD $0x96, 8512(AX), Z31, Z21
+	VPANDD     Z5, Z24, Z30
+	VPTERNLOGD $0x78, Z27, Z2, Z22
+	VPTERNLOGD $0xf8, Z25, Z4, Z30
+	VPTERNLOGD $0x78, Z28, Z1, Z22
+	VPTERNLOGD $0xf8, Z26, Z7, Z30
+	VPTERNLOGD $0x78, Z29, Z3, Z22
+	VPTERNLOGD $0x96, 8576(AX), Z30, Z22
+	VPANDD     Z0, Z24, Z31
+	VPTERNLOGD $0x78, Z27, Z3, Z23
+	VPTERNLOGD $0xf8, Z25, Z5, Z31
+	VPTERNLOGD $0x78, Z28, Z2, Z23
+	VPTERNLOGD $0xf8, Z26, Z1, Z31
+	VPTERNLOGD $0x78, Z29, Z6, Z23
 	VPTERNLOGD $0x96, 8640(AX), Z31, Z23
 	VPXORD     8704(AX), Z8, Z8
 	VPXORD     8768(AX), Z9, Z9
@@ -22672,6 +22736,4199 @@ last:
 	VMOVDQU64           Z1, 384(CX)
 	VPADDQ              448(CX), Z0, Z1
 	VMOVDQU64           Z1, 448(CX)
+	VZEROUPPER
+	RET
+
+DATA desPairNear0<>+0(SB)/1, $0x00
+DATA desPairNear0<>+1(SB)/1, $0x00
+DATA desPairNear0<>+2(SB)/1, $0x02
+DATA desPairNear0<>+3(SB)/1, $0x08
+DATA desPairNear0<>+4(SB)/1, $0x10
+DATA desPairNear0<>+5(SB)/1, $0x04
+DATA desPairNear0<>+6(SB)/1, $0x01
+DATA desPairNear0<>+7(SB)/1, $0x00
+DATA desPairNear0<>+8(SB)/1, $0x00
+DATA desPairNear0<>+9(SB)/1, $0x00
+DATA desPairNear0<>+10(SB)/1, $0x20
+DATA desPairNear0<>+11(SB)/1, $0x10
+DATA desPairNear0<>+12(SB)/1, $0x08
+DATA desPairNear0<>+13(SB)/1, $0x40
+DATA desPairNear0<>+14(SB)/1, $0x00
+DATA desPairNear0<>+15(SB)/1, $0x80
+DATA desPairNear0<>+16(SB)/1, $0x00
+DATA desPairNear0<>+17(SB)/1, $0x00
+DATA desPairNear0<>+18(SB)/1, $0x02
+DATA desPairNear0<>+19(SB)/1, $0x08
+DATA desPairNear0<>+20(SB)/1, $0x10
+DATA desPairNear0<>+21(SB)/1, $0x04
+DATA desPairNear0<>+22(SB)/1, $0x01
+DATA desPairNear0<>+23(SB)/1, $0x00
+DATA desPairNear0<>+24(SB)/1, $0x00
+DATA desPairNear0<>+25(SB)/1, $0x00
+DATA desPairNear0<>+26(SB)/1, $0x20
+DATA desPairNear0<>+27(SB)/1, $0x10
+DATA desPairNear0<>+28(SB)/1, $0x08
+DATA desPairNear0<>+29(SB)/1, $0x40
+DATA desPairNear0<>+30(SB)/1, $0x00
+DATA desPairNear0<>+31(SB)/1, $0x80
+DATA desPairNear0<>+32(SB)/1, $0x00
+DATA desPairNear0<>+33(SB)/1, $0x00
+DATA desPairNear0<>+34(SB)/1, $0x02
+DATA desPairNear0<>+35(SB)/1, $0x08
+DATA desPairNear0<>+36(SB)/1, $0x10
+DATA desPairNear0<>+37(SB)/1, $0x04
+DATA desPairNear0<>+38(SB)/1, $0x01
+DATA desPairNear0<>+39(SB)/1, $0x00
+DATA desPairNear0<>+40(SB)/1, $0x00
+DATA desPairNear0<>+41(SB)/1, $0x00
+DATA desPairNear0<>+42(SB)/1, $0x20
+DATA desPairNear0<>+43(SB)/1, $0x10
+DATA desPairNear0<>+44(SB)/1, $0x08
+DATA desPairNear0<>+45(SB)/1, $0x40
+DATA desPairNear0<>+46(SB)/1, $0x00
+DATA desPairNear0<>+47(SB)/1, $0x80
+DATA desPairNear0<>+48(SB)/1, $0x00
+DATA desPairNear0<>+49(SB)/1, $0x00
+DATA desPairNear0<>+50(SB)/1, $0x02
+DATA desPairNear0<>+51(SB)/1, $0x08
+DATA desPairNear0<>+52(SB)/1, $0x10
+DATA desPairNear0<>+53(SB)/1, $0x04
+DATA desPairNear0<>+54(SB)/1, $0x01
+DATA desPairNear0<>+55(SB)/1, $0x00
+DATA desPairNear0<>+56(SB)/1, $0x00
+DATA desPairNear0<>+57(SB)/1, $0x00
+DATA desPairNear0<>+58(SB)/1, $0x20
+DATA desPairNear0<>+59(SB)/1, $0x10
+DATA desPairNear0<>+60(SB)/1, $0x08
+DATA desPairNear0<>+61(SB)/1, $0x40
+DATA desPairNear0<>+62(SB)/1, $0x00
+DATA desPairNear0<>+63(SB)/1, $0x80
+GLOBL desPairNear0<>(SB), RODATA|NOPTR, $64
+
+DATA desPairFar0<>+0(SB)/1, $0x00
+DATA desPairFar0<>+1(SB)/1, $0x00
+DATA desPairFar0<>+2(SB)/1, $0x00
+DATA desPairFar0<>+3(SB)/1, $0x00
+DATA desPairFar0<>+4(SB)/1, $0x00
+DATA desPairFar0<>+5(SB)/1, $0x00
+DATA desPairFar0<>+6(SB)/1, $0x00
+DATA desPairFar0<>+7(SB)/1, $0x80
+DATA desPairFar0<>+8(SB)/1, $0x00
+DATA desPairFar0<>+9(SB)/1, $0x00
+DATA desPairFar0<>+10(SB)/1, $0x00
+DATA desPairFar0<>+11(SB)/1, $0x00
+DATA desPairFar0<>+12(SB)/1, $0x00
+DATA desPairFar0<>+13(SB)/1, $0x00
+DATA desPairFar0<>+14(SB)/1, $0x01
+DATA desPairFar0<>+15(SB)/1, $0x00
+DATA desPairFar0<>+16(SB)/1, $0x00
+DATA desPairFar0<>+17(SB)/1, $0x00
+DATA desPairFar0<>+18(SB)/1, $0x00
+DATA desPairFar0<>+19(SB)/1, $0x00
+DATA desPairFar0<>+20(SB)/1, $0x00
+DATA desPairFar0<>+21(SB)/1, $0x00
+DATA desPairFar0<>+22(SB)/1, $0x00
+DATA desPairFar0<>+23(SB)/1, $0x80
+DATA desPairFar0<>+24(SB)/1, $0x00
+DATA desPairFar0<>+25(SB)/1, $0x00
+DATA desPairFar0<>+26(SB)/1, $0x00
+DATA desPairFar0<>+27(SB)/1, $0x00
+DATA desPairFar0<>+28(SB)/1, $0x00
+DATA desPairFar0<>+29(SB)/1, $0x00
+DATA desPairFar0<>+30(SB)/1, $0x01
+DATA desPairFar0<>+31(SB)/1, $0x00
+DATA desPairFar0<>+32(SB)/1, $0x00
+DATA desPairFar0<>+33(SB)/1, $0x00
+DATA desPairFar0<>+34(SB)/1, $0x00
+DATA desPairFar0<>+35(SB)/1, $0x00
+DATA desPairFar0<>+36(SB)/1, $0x00
+DATA desPairFar0<>+37(SB)/1, $0x00
+DATA desPairFar0<>+38(SB)/1, $0x00
+DATA desPairFar0<>+39(SB)/1, $0x80
+DATA desPairFar0<>+40(SB)/1, $0x00
+DATA desPairFar0<>+41(SB)/1, $0x00
+DATA desPairFar0<>+42(SB)/1, $0x00
+DATA desPairFar0<>+43(SB)/1, $0x00
+DATA desPairFar0<>+44(SB)/1, $0x00
+DATA desPairFar0<>+45(SB)/1, $0x00
+DATA desPairFar0<>+46(SB)/1, $0x01
+DATA desPairFar0<>+47(SB)/1, $0x00
+DATA desPairFar0<>+48(SB)/1, $0x00
+DATA desPairFar0<>+49(SB)/1, $0x00
+DATA desPairFar0<>+50(SB)/1, $0x00
+DATA desPairFar0<>+51(SB)/1, $0x00
+DATA desPairFar0<>+52(SB)/1, $0x00
+DATA desPairFar0<>+53(SB)/1, $0x00
+DATA desPairFar0<>+54(SB)/1, $0x00
+DATA desPairFar0<>+55(SB)/1, $0x80
+DATA desPairFar0<>+56(SB)/1, $0x00
+DATA desPairFar0<>+57(SB)/1, $0x00
+DATA desPairFar0<>+58(SB)/1, $0x00
+DATA desPairFar0<>+59(SB)/1, $0x00
+DATA desPairFar0<>+60(SB)/1, $0x00
+DATA desPairFar0<>+61(SB)/1, $0x00
+DATA desPairFar0<>+62(SB)/1, $0x01
+DATA desPairFar0<>+63(SB)/1, $0x00
+GLOBL desPairFar0<>(SB), RODATA|NOPTR, $64
+
+DATA desPairNear1<>+0(SB)/1, $0x00
+DATA desPairNear1<>+1(SB)/1, $0x00
+DATA desPairNear1<>+2(SB)/1, $0x01
+DATA desPairNear1<>+3(SB)/1, $0x02
+DATA desPairNear1<>+4(SB)/1, $0x00
+DATA desPairNear1<>+5(SB)/1, $0x04
+DATA desPairNear1<>+6(SB)/1, $0x08
+DATA desPairNear1<>+7(SB)/1, $0x10
+DATA desPairNear1<>+8(SB)/1, $0x00
+DATA desPairNear1<>+9(SB)/1, $0x00
+DATA desPairNear1<>+10(SB)/1, $0x20
+DATA desPairNear1<>+11(SB)/1, $0x08
+DATA desPairNear1<>+12(SB)/1, $0x00
+DATA desPairNear1<>+13(SB)/1, $0x80
+DATA desPairNear1<>+14(SB)/1, $0x10
+DATA desPairNear1<>+15(SB)/1, $0x40
+DATA desPairNear1<>+16(SB)/1, $0x00
+DATA desPairNear1<>+17(SB)/1, $0x00
+DATA desPairNear1<>+18(SB)/1, $0x01
+DATA desPairNear1<>+19(SB)/1, $0x02
+DATA desPairNear1<>+20(SB)/1, $0x00
+DATA desPairNear1<>+21(SB)/1, $0x04
+DATA desPairNear1<>+22(SB)/1, $0x08
+DATA desPairNear1<>+23(SB)/1, $0x10
+DATA desPairNear1<>+24(SB)/1, $0x00
+DATA desPairNear1<>+25(SB)/1, $0x00
+DATA desPairNear1<>+26(SB)/1, $0x20
+DATA desPairNear1<>+27(SB)/1, $0x08
+DATA desPairNear1<>+28(SB)/1, $0x00
+DATA desPairNear1<>+29(SB)/1, $0x80
+DATA desPairNear1<>+30(SB)/1, $0x10
+DATA desPairNear1<>+31(SB)/1, $0x40
+DATA desPairNear1<>+32(SB)/1, $0x00
+DATA desPairNear1<>+33(SB)/1, $0x00
+DATA desPairNear1<>+34(SB)/1, $0x01
+DATA desPairNear1<>+35(SB)/1, $0x02
+DATA desPairNear1<>+36(SB)/1, $0x00
+DATA desPairNear1<>+37(SB)/1, $0x04
+DATA desPairNear1<>+38(SB)/1, $0x08
+DATA desPairNear1<>+39(SB)/1, $0x10
+DATA desPairNear1<>+40(SB)/1, $0x00
+DATA desPairNear1<>+41(SB)/1, $0x00
+DATA desPairNear1<>+42(SB)/1, $0x20
+DATA desPairNear1<>+43(SB)/1, $0x08
+DATA desPairNear1<>+44(SB)/1, $0x00
+DATA desPairNear1<>+45(SB)/1, $0x80
+DATA desPairNear1<>+46(SB)/1, $0x10
+DATA desPairNear1<>+47(SB)/1, $0x40
+DATA desPairNear1<>+48(SB)/1, $0x00
+DATA desPairNear1<>+49(SB)/1, $0x00
+DATA desPairNear1<>+50(SB)/1, $0x01
+DATA desPairNear1<>+51(SB)/1, $0x02
+DATA desPairNear1<>+52(SB)/1, $0x00
+DATA desPairNear1<>+53(SB)/1, $0x04
+DATA desPairNear1<>+54(SB)/1, $0x08
+DATA desPairNear1<>+55(SB)/1, $0x10
+DATA desPairNear1<>+56(SB)/1, $0x00
+DATA desPairNear1<>+57(SB)/1, $0x00
+DATA desPairNear1<>+58(SB)/1, $0x20
+DATA desPairNear1<>+59(SB)/1, $0x08
+DATA desPairNear1<>+60(SB)/1, $0x00
+DATA desPairNear1<>+61(SB)/1, $0x80
+DATA desPairNear1<>+62(SB)/1, $0x10
+DATA desPairNear1<>+63(SB)/1, $0x40
+GLOBL desPairNear1<>(SB), RODATA|NOPTR, $64
+
+DATA desPairFar1<>+0(SB)/1, $0x00
+DATA desPairFar1<>+1(SB)/1, $0x00
+DATA desPairFar1<>+2(SB)/1, $0x00
+DATA desPairFar1<>+3(SB)/1, $0x00
+DATA desPairFar1<>+4(SB)/1, $0x80
+DATA desPairFar1<>+5(SB)/1, $0x00
+DATA desPairFar1<>+6(SB)/1, $0x00
+DATA desPairFar1<>+7(SB)/1, $0x00
+DATA desPairFar1<>+8(SB)/1, $0x00
+DATA desPairFar1<>+9(SB)/1, $0x00
+DATA desPairFar1<>+10(SB)/1, $0x00
+DATA desPairFar1<>+11(SB)/1, $0x00
+DATA desPairFar1<>+12(SB)/1, $0x01
+DATA desPairFar1<>+13(SB)/1, $0x00
+DATA desPairFar1<>+14(SB)/1, $0x00
+DATA desPairFar1<>+15(SB)/1, $0x00
+DATA desPairFar1<>+16(SB)/1, $0x00
+DATA desPairFar1<>+17(SB)/1, $0x00
+DATA desPairFar1<>+18(SB)/1, $0x00
+DATA desPairFar1<>+19(SB)/1, $0x00
+DATA desPairFar1<>+20(SB)/1, $0x80
+DATA desPairFar1<>+21(SB)/1, $0x00
+DATA desPairFar1<>+22(SB)/1, $0x00
+DATA desPairFar1<>+23(SB)/1, $0x00
+DATA desPairFar1<>+24(SB)/1, $0x00
+DATA desPairFar1<>+25(SB)/1, $0x00
+DATA desPairFar1<>+26(SB)/1, $0x00
+DATA desPairFar1<>+27(SB)/1, $0x00
+DATA desPairFar1<>+28(SB)/1, $0x01
+DATA desPairFar1<>+29(SB)/1, $0x00
+DATA desPairFar1<>+30(SB)/1, $0x00
+DATA desPairFar1<>+31(SB)/1, $0x00
+DATA desPairFar1<>+32(SB)/1, $0x00
+DATA desPairFar1<>+33(SB)/1, $0x00
+DATA desPairFar1<>+34(SB)/1, $0x00
+DATA desPairFar1<>+35(SB)/1, $0x00
+DATA desPairFar1<>+36(SB)/1, $0x80
+DATA desPairFar1<>+37(SB)/1, $0x00
+DATA desPairFar1<>+38(SB)/1, $0x00
+DATA desPairFar1<>+39(SB)/1, $0x00
+DATA desPairFar1<>+40(SB)/1, $0x00
+DATA desPairFar1<>+41(SB)/1, $0x00
+DATA desPairFar1<>+42(SB)/1, $0x00
+DATA desPairFar1<>+43(SB)/1, $0x00
+DATA desPairFar1<>+44(SB)/1, $0x01
+DATA desPairFar1<>+45(SB)/1, $0x00
+DATA desPairFar1<>+46(SB)/1, $0x00
+DATA desPairFar1<>+47(SB)/1, $0x00
+DATA desPairFar1<>+48(SB)/1, $0x00
+DATA desPairFar1<>+49(SB)/1, $0x00
+DATA desPairFar1<>+50(SB)/1, $0x00
+DATA desPairFar1<>+51(SB)/1, $0x00
+DATA desPairFar1<>+52(SB)/1, $0x80
+DATA desPairFar1<>+53(SB)/1, $0x00
+DATA desPairFar1<>+54(SB)/1, $0x00
+DATA desPairFar1<>+55(SB)/1, $0x00
+DATA desPairFar1<>+56(SB)/1, $0x00
+DATA desPairFar1<>+57(SB)/1, $0x00
+DATA desPairFar1<>+58(SB)/1, $0x00
+DATA desPairFar1<>+59(SB)/1, $0x00
+DATA desPairFar1<>+60(SB)/1, $0x01
+DATA desPairFar1<>+61(SB)/1, $0x00
+DATA desPairFar1<>+62(SB)/1, $0x00
+DATA desPairFar1<>+63(SB)/1, $0x00
+GLOBL desPairFar1<>(SB), RODATA|NOPTR, $64
+
+DATA desPairNear2<>+0(SB)/1, $0x00
+DATA desPairNear2<>+1(SB)/1, $0x00
+DATA desPairNear2<>+2(SB)/1, $0x04
+DATA desPairNear2<>+3(SB)/1, $0x01
+DATA desPairNear2<>+4(SB)/1, $0x02
+DATA desPairNear2<>+5(SB)/1, $0x08
+DATA desPairNear2<>+6(SB)/1, $0x10
+DATA desPairNear2<>+7(SB)/1, $0x00
+DATA desPairNear2<>+8(SB)/1, $0x00
+DATA desPairNear2<>+9(SB)/1, $0x00
+DATA desPairNear2<>+10(SB)/1, $0x80
+DATA desPairNear2<>+11(SB)/1, $0x20
+DATA desPairNear2<>+12(SB)/1, $0x00
+DATA desPairNear2<>+13(SB)/1, $0x08
+DATA desPairNear2<>+14(SB)/1, $0x10
+DATA desPairNear2<>+15(SB)/1, $0x40
+DATA desPairNear2<>+16(SB)/1, $0x00
+DATA desPairNear2<>+17(SB)/1, $0x00
+DATA desPairNear2<>+18(SB)/1, $0x04
+DATA desPairNear2<>+19(SB)/1, $0x01
+DATA desPairNear2<>+20(SB)/1, $0x02
+DATA desPairNear2<>+21(SB)/1, $0x08
+DATA desPairNear2<>+22(SB)/1, $0x10
+DATA desPairNear2<>+23(SB)/1, $0x00
+DATA desPairNear2<>+24(SB)/1, $0x00
+DATA desPairNear2<>+25(SB)/1, $0x00
+DATA desPairNear2<>+26(SB)/1, $0x80
+DATA desPairNear2<>+27(SB)/1, $0x20
+DATA desPairNear2<>+28(SB)/1, $0x00
+DATA desPairNear2<>+29(SB)/1, $0x08
+DATA desPairNear2<>+30(SB)/1, $0x10
+DATA desPairNear2<>+31(SB)/1, $0x40
+DATA desPairNear2<>+32(SB)/1, $0x00
+DATA desPairNear2<>+33(SB)/1, $0x00
+DATA desPairNear2<>+34(SB)/1, $0x04
+DATA desPairNear2<>+35(SB)/1, $0x01
+DATA desPairNear2<>+36(SB)/1, $0x02
+DATA desPairNear2<>+37(SB)/1, $0x08
+DATA desPairNear2<>+38(SB)/1, $0x10
+DATA desPairNear2<>+39(SB)/1, $0x00
+DATA desPairNear2<>+40(SB)/1, $0x00
+DATA desPairNear2<>+41(SB)/1, $0x00
+DATA desPairNear2<>+42(SB)/1, $0x80
+DATA desPairNear2<>+43(SB)/1, $0x20
+DATA desPairNear2<>+44(SB)/1, $0x00
+DATA desPairNear2<>+45(SB)/1, $0x08
+DATA desPairNear2<>+46(SB)/1, $0x10
+DATA desPairNear2<>+47(SB)/1, $0x40
+DATA desPairNear2<>+48(SB)/1, $0x00
+DATA desPairNear2<>+49(SB)/1, $0x00
+DATA desPairNear2<>+50(SB)/1, $0x04
+DATA desPairNear2<>+51(SB)/1, $0x01
+DATA desPairNear2<>+52(SB)/1, $0x02
+DATA desPairNear2<>+53(SB)/1, $0x08
+DATA desPairNear2<>+54(SB)/1, $0x10
+DATA desPairNear2<>+55(SB)/1, $0x00
+DATA desPairNear2<>+56(SB)/1, $0x00
+DATA desPairNear2<>+57(SB)/1, $0x00
+DATA desPairNear2<>+58(SB)/1, $0x80
+DATA desPairNear2<>+59(SB)/1, $0x20
+DATA desPairNear2<>+60(SB)/1, $0x00
+DATA desPairNear2<>+61(SB)/1, $0x08
+DATA desPairNear2<>+62(SB)/1, $0x10
+DATA desPairNear2<>+63(SB)/1, $0x40
+GLOBL desPairNear2<>(SB), RODATA|NOPTR, $64
+
+DATA desPairFar2<>+0(SB)/1, $0x00
+DATA desPairFar2<>+1(SB)/1, $0x00
+DATA desPairFar2<>+2(SB)/1, $0x00
+DATA desPairFar2<>+3(SB)/1, $0x00
+DATA desPairFar2<>+4(SB)/1, $0x00
+DATA desPairFar2<>+5(SB)/1, $0x00
+DATA desPairFar2<>+6(SB)/1, $0x00
+DATA desPairFar2<>+7(SB)/1, $0x80
+DATA desPairFar2<>+8(SB)/1, $0x00
+DATA desPairFar2<>+9(SB)/1, $0x00
+DATA desPairFar2<>+10(SB)/1, $0x00
+DATA desPairFar2<>+11(SB)/1, $0x00
+DATA desPairFar2<>+12(SB)/1, $0x01
+DATA desPairFar2<>+13(SB)/1, $0x00
+DATA desPairFar2<>+14(SB)/1, $0x00
+DATA desPairFar2<>+15(SB)/1, $0x00
+DATA desPairFar2<>+16(SB)/1, $0x00
+DATA desPairFar2<>+17(SB)/1, $0x00
+DATA desPairFar2<>+18(SB)/1, $0x00
+DATA desPairFar2<>+19(SB)/1, $0x00
+DATA desPairFar2<>+20(SB)/1, $0x00
+DATA desPairFar2<>+21(SB)/1, $0x00
+DATA desPairFar2<>+22(SB)/1, $0x00
+DATA desPairFar2<>+23(SB)/1, $0x80
+DATA desPairFar2<>+24(SB)/1, $0x00
+DATA desPairFar2<>+25(SB)/1, $0x00
+DATA desPairFar2<>+26(SB)/1, $0x00
+DATA desPairFar2<>+27(SB)/1, $0x00
+DATA desPairFar2<>+28(SB)/1, $0x01
+DATA desPairFar2<>+29(SB)/1, $0x00
+DATA desPairFar2<>+30(SB)/1, $0x00
+DATA desPairFar2<>+31(SB)/1, $0x00
+DATA desPairFar2<>+32(SB)/1, $0x00
+DATA desPairFar2<>+33(SB)/1, $0x00
+DATA desPairFar2<>+34(SB)/1, $0x00
+DATA desPairFar2<>+35(SB)/1, $0x00
+DATA desPairFar2<>+36(SB)/1, $0x00
+DATA desPairFar2<>+37(SB)/1, $0x00
+DATA desPairFar2<>+38(SB)/1, $0x00
+DATA desPairFar2<>+39(SB)/1, $0x80
+DATA desPairFar2<>+40(SB)/1, $0x00
+DATA desPairFar2<>+41(SB)/1, $0x00
+DATA desPairFar2<>+42(SB)/1, $0x00
+DATA desPairFar2<>+43(SB)/1, $0x00
+DATA desPairFar2<>+44(SB)/1, $0x01
+DATA desPairFar2<>+45(SB)/1, $0x00
+DATA desPairFar2<>+46(SB)/1, $0x00
+DATA desPairFar2<>+47(SB)/1, $0x00
+DATA desPairFar2<>+48(SB)/1, $0x00
+DATA desPairFar2<>+49(SB)/1, $0x00
+DATA desPairFar2<>+50(SB)/1, $0x00
+DATA desPairFar2<>+51(SB)/1, $0x00
+DATA desPairFar2<>+52(SB)/1, $0x00
+DATA desPairFar2<>+53(SB)/1, $0x00
+DATA desPairFar2<>+54(SB)/1, $0x00
+DATA desPairFar2<>+55(SB)/1, $0x80
+DATA desPairFar2<>+56(SB)/1, $0x00
+DATA desPairFar2<>+57(SB)/1, $0x00
+DATA desPairFar2<>+58(SB)/1, $0x00
+DATA desPairFar2<>+59(SB)/1, $0x00
+DATA desPairFar2<>+60(SB)/1, $0x01
+DATA desPairFar2<>+61(SB)/1, $0x00
+DATA desPairFar2<>+62(SB)/1, $0x00
+DATA desPairFar2<>+63(SB)/1, $0x00
+GLOBL desPairFar2<>(SB), RODATA|NOPTR, $64
+
+DATA desPairNear3<>+0(SB)/1, $0x00
+DATA desPairNear3<>+1(SB)/1, $0x00
+DATA desPairNear3<>+2(SB)/1, $0x10
+DATA desPairNear3<>+3(SB)/1, $0x00
+DATA desPairNear3<>+4(SB)/1, $0x20
+DATA desPairNear3<>+5(SB)/1, $0x40
+DATA desPairNear3<>+6(SB)/1, $0x80
+DATA desPairNear3<>+7(SB)/1, $0x08
+DATA desPairNear3<>+8(SB)/1, $0x00
+DATA desPairNear3<>+9(SB)/1, $0x00
+DATA desPairNear3<>+10(SB)/1, $0x02
+DATA desPairNear3<>+11(SB)/1, $0x08
+DATA desPairNear3<>+12(SB)/1, $0x00
+DATA desPairNear3<>+13(SB)/1, $0x04
+DATA desPairNear3<>+14(SB)/1, $0x01
+DATA desPairNear3<>+15(SB)/1, $0x10
+DATA desPairNear3<>+16(SB)/1, $0x00
+DATA desPairNear3<>+17(SB)/1, $0x00
+DATA desPairNear3<>+18(SB)/1, $0x10
+DATA desPairNear3<>+19(SB)/1, $0x00
+DATA desPairNear3<>+20(SB)/1, $0x20
+DATA desPairNear3<>+21(SB)/1, $0x40
+DATA desPairNear3<>+22(SB)/1, $0x80
+DATA desPairNear3<>+23(SB)/1, $0x08
+DATA desPairNear3<>+24(SB)/1, $0x00
+DATA desPairNear3<>+25(SB)/1, $0x00
+DATA desPairNear3<>+26(SB)/1, $0x02
+DATA desPairNear3<>+27(SB)/1, $0x08
+DATA desPairNear3<>+28(SB)/1, $0x00
+DATA desPairNear3<>+29(SB)/1, $0x04
+DATA desPairNear3<>+30(SB)/1, $0x01
+DATA desPairNear3<>+31(SB)/1, $0x10
+DATA desPairNear3<>+32(SB)/1, $0x00
+DATA desPairNear3<>+33(SB)/1, $0x00
+DATA desPairNear3<>+34(SB)/1, $0x10
+DATA desPairNear3<>+35(SB)/1, $0x00
+DATA desPairNear3<>+36(SB)/1, $0x20
+DATA desPairNear3<>+37(SB)/1, $0x40
+DATA desPairNear3<>+38(SB)/1, $0x80
+DATA desPairNear3<>+39(SB)/1, $0x08
+DATA desPairNear3<>+40(SB)/1, $0x00
+DATA desPairNear3<>+41(SB)/1, $0x00
+DATA desPairNear3<>+42(SB)/1, $0x02
+DATA desPairNear3<>+43(SB)/1, $0x08
+DATA desPairNear3<>+44(SB)/1, $0x00
+DATA desPairNear3<>+45(SB)/1, $0x04
+DATA desPairNear3<>+46(SB)/1, $0x01
+DATA desPairNear3<>+47(SB)/1, $0x10
+DATA desPairNear3<>+48(SB)/1, $0x00
+DATA desPairNear3<>+49(SB)/1, $0x00
+DATA desPairNear3<>+50(SB)/1, $0x10
+DATA desPairNear3<>+51(SB)/1, $0x00
+DATA desPairNear3<>+52(SB)/1, $0x20
+DATA desPairNear3<>+53(SB)/1, $0x40
+DATA desPairNear3<>+54(SB)/1, $0x80
+DATA desPairNear3<>+55(SB)/1, $0x08
+DATA desPairNear3<>+56(SB)/1, $0x00
+DATA desPairNear3<>+57(SB)/1, $0x00
+DATA desPairNear3<>+58(SB)/1, $0x02
+DATA desPairNear3<>+59(SB)/1, $0x08
+DATA desPairNear3<>+60(SB)/1, $0x00
+DATA desPairNear3<>+61(SB)/1, $0x04
+DATA desPairNear3<>+62(SB)/1, $0x01
+DATA desPairNear3<>+63(SB)/1, $0x10
+GLOBL desPairNear3<>(SB), RODATA|NOPTR, $64
+
+DATA desPairFar3<>+0(SB)/1, $0x00
+DATA desPairFar3<>+1(SB)/1, $0x00
+DATA desPairFar3<>+2(SB)/1, $0x00
+DATA desPairFar3<>+3(SB)/1, $0x01
+DATA desPairFar3<>+4(SB)/1, $0x00
+DATA desPairFar3<>+5(SB)/1, $0x00
+DATA desPairFar3<>+6(SB)/1, $0x00
+DATA desPairFar3<>+7(SB)/1, $0x00
+DATA desPairFar3<>+8(SB)/1, $0x00
+DATA desPairFar3<>+9(SB)/1, $0x00
+DATA desPairFar3<>+10(SB)/1, $0x00
+DATA desPairFar3<>+11(SB)/1, $0x00
+DATA desPairFar3<>+12(SB)/1, $0x80
+DATA desPairFar3<>+13(SB)/1, $0x00
+DATA desPairFar3<>+14(SB)/1, $0x00
+DATA desPairFar3<>+15(SB)/1, $0x00
+DATA desPairFar3<>+16(SB)/1, $0x00
+DATA desPairFar3<>+17(SB)/1, $0x00
+DATA desPairFar3<>+18(SB)/1, $0x00
+DATA desPairFar3<>+19(SB)/1, $0x01
+DATA desPairFar3<>+20(SB)/1, $0x00
+DATA desPairFar3<>+21(SB)/1, $0x00
+DATA desPairFar3<>+22(SB)/1, $0x00
+DATA desPairFar3<>+23(SB)/1, $0x00
+DATA desPairFar3<>+24(SB)/1, $0x00
+DATA desPairFar3<>+25(SB)/1, $0x00
+DATA desPairFar3<>+26(SB)/1, $0x00
+DATA desPairFar3<>+27(SB)/1, $0x00
+DATA desPairFar3<>+28(SB)/1, $0x80
+DATA desPairFar3<>+29(SB)/1, $0x00
+DATA desPairFar3<>+30(SB)/1, $0x00
+DATA desPairFar3<>+31(SB)/1, $0x00
+DATA desPairFar3<>+32(SB)/1, $0x00
+DATA desPairFar3<>+33(SB)/1, $0x00
+DATA desPairFar3<>+34(SB)/1, $0x00
+DATA desPairFar3<>+35(SB)/1, $0x01
+DATA desPairFar3<>+36(SB)/1, $0x00
+DATA desPairFar3<>+37(SB)/1, $0x00
+DATA desPairFar3<>+38(SB)/1, $0x00
+DATA desPairFar3<>+39(SB)/1, $0x00
+DATA desPairFar3<>+40(SB)/1, $0x00
+DATA desPairFar3<>+41(SB)/1, $0x00
+DATA desPairFar3<>+42(SB)/1, $0x00
+DATA desPairFar3<>+43(SB)/1, $0x00
+DATA desPairFar3<>+44(SB)/1, $0x80
+DATA desPairFar3<>+45(SB)/1, $0x00
+DATA desPairFar3<>+46(SB)/1, $0x00
+DATA desPairFar3<>+47(SB)/1, $0x00
+DATA desPairFar3<>+48(SB)/1, $0x00
+DATA desPairFar3<>+49(SB)/1, $0x00
+DATA desPairFar3<>+50(SB)/1, $0x00
+DATA desPairFar3<>+51(SB)/1, $0x01
+DATA desPairFar3<>+52(SB)/1, $0x00
+DATA desPairFar3<>+53(SB)/1, $0x00
+DATA desPairFar3<>+54(SB)/1, $0x00
+DATA desPairFar3<>+55(SB)/1, $0x00
+DATA desPairFar3<>+56(SB)/1, $0x00
+DATA desPairFar3<>+57(SB)/1, $0x00
+DATA desPairFar3<>+58(SB)/1, $0x00
+DATA desPairFar3<>+59(SB)/1, $0x00
+DATA desPairFar3<>+60(SB)/1, $0x80
+DATA desPairFar3<>+61(SB)/1, $0x00
+DATA desPairFar3<>+62(SB)/1, $0x00
+DATA desPairFar3<>+63(SB)/1, $0x00
+GLOBL desPairFar3<>(SB), RODATA|NOPTR, $64
+
+DATA desPairJoin0<>+0(SB)/1, $0x00
+DATA desPairJoin0<>+1(SB)/1, $0x00
+DATA desPairJoin0<>+2(SB)/1, $0x00
+DATA desPairJoin0<>+3(SB)/1, $0x00
+DATA desPairJoin0<>+4(SB)/1, $0x10
+DATA desPairJoin0<>+5(SB)/1, $0x04
+DATA desPairJoin0<>+6(SB)/1, $0x20
+DATA desPairJoin0<>+7(SB)/1, $0x02
+DATA desPairJoin0<>+8(SB)/1, $0x00
+DATA desPairJoin0<>+9(SB)/1, $0x00
+DATA desPairJoin0<>+10(SB)/1, $0x00
+DATA desPairJoin0<>+11(SB)/1, $0x00
+DATA desPairJoin0<>+12(SB)/1, $0x02
+DATA desPairJoin0<>+13(SB)/1, $0x04
+DATA desPairJoin0<>+14(SB)/1, $0x10
+DATA desPairJoin0<>+15(SB)/1, $0x20
+DATA desPairJoin0<>+16(SB)/1, $0x00
+DATA desPairJoin0<>+17(SB)/1, $0x00
+DATA desPairJoin0<>+18(SB)/1, $0x00
+DATA desPairJoin0<>+19(SB)/1, $0x00
+DATA desPairJoin0<>+20(SB)/1, $0x10
+DATA desPairJoin0<>+21(SB)/1, $0x04
+DATA desPairJoin0<>+22(SB)/1, $0x20
+DATA desPairJoin0<>+23(SB)/1, $0x02
+DATA desPairJoin0<>+24(SB)/1, $0x00
+DATA desPairJoin0<>+25(SB)/1, $0x00
+DATA desPairJoin0<>+26(SB)/1, $0x00
+DATA desPairJoin0<>+27(SB)/1, $0x00
+DATA desPairJoin0<>+28(SB)/1, $0x02
+DATA desPairJoin0<>+29(SB)/1, $0x04
+DATA desPairJoin0<>+30(SB)/1, $0x10
+DATA desPairJoin0<>+31(SB)/1, $0x20
+DATA desPairJoin0<>+32(SB)/1, $0x00
+DATA desPairJoin0<>+33(SB)/1, $0x00
+DATA desPairJoin0<>+34(SB)/1, $0x00
+DATA desPairJoin0<>+35(SB)/1, $0x00
+DATA desPairJoin0<>+36(SB)/1, $0x10
+DATA desPairJoin0<>+37(SB)/1, $0x04
+DATA desPairJoin0<>+38(SB)/1, $0x20
+DATA desPairJoin0<>+39(SB)/1, $0x02
+DATA desPairJoin0<>+40(SB)/1, $0x00
+DATA desPairJoin0<>+41(SB)/1, $0x00
+DATA desPairJoin0<>+42(SB)/1, $0x00
+DATA desPairJoin0<>+43(SB)/1, $0x00
+DATA desPairJoin0<>+44(SB)/1, $0x02
+DATA desPairJoin0<>+45(SB)/1, $0x04
+DATA desPairJoin0<>+46(SB)/1, $0x10
+DATA desPairJoin0<>+47(SB)/1, $0x20
+DATA desPairJoin0<>+48(SB)/1, $0x00
+DATA desPairJoin0<>+49(SB)/1, $0x00
+DATA desPairJoin0<>+50(SB)/1, $0x00
+DATA desPairJoin0<>+51(SB)/1, $0x00
+DATA desPairJoin0<>+52(SB)/1, $0x10
+DATA desPairJoin0<>+53(SB)/1, $0x04
+DATA desPairJoin0<>+54(SB)/1, $0x20
+DATA desPairJoin0<>+55(SB)/1, $0x02
+DATA desPairJoin0<>+56(SB)/1, $0x00
+DATA desPairJoin0<>+57(SB)/1, $0x00
+DATA desPairJoin0<>+58(SB)/1, $0x00
+DATA desPairJoin0<>+59(SB)/1, $0x00
+DATA desPairJoin0<>+60(SB)/1, $0x02
+DATA desPairJoin0<>+61(SB)/1, $0x04
+DATA desPairJoin0<>+62(SB)/1, $0x10
+DATA desPairJoin0<>+63(SB)/1, $0x20
+GLOBL desPairJoin0<>(SB), RODATA|NOPTR, $64
+
+DATA desPairJoin1<>+0(SB)/1, $0x01
+DATA desPairJoin1<>+1(SB)/1, $0x04
+DATA desPairJoin1<>+2(SB)/1, $0x20
+DATA desPairJoin1<>+3(SB)/1, $0x10
+DATA desPairJoin1<>+4(SB)/1, $0x00
+DATA desPairJoin1<>+5(SB)/1, $0x00
+DATA desPairJoin1<>+6(SB)/1, $0x00
+DATA desPairJoin1<>+7(SB)/1, $0x00
+DATA desPairJoin1<>+8(SB)/1, $0x04
+DATA desPairJoin1<>+9(SB)/1, $0x01
+DATA desPairJoin1<>+10(SB)/1, $0x20
+DATA desPairJoin1<>+11(SB)/1, $0x02
+DATA desPairJoin1<>+12(SB)/1, $0x00
+DATA desPairJoin1<>+13(SB)/1, $0x00
+DATA desPairJoin1<>+14(SB)/1, $0x00
+DATA desPairJoin1<>+15(SB)/1, $0x00
+DATA desPairJoin1<>+16(SB)/1, $0x01
+DATA desPairJoin1<>+17(SB)/1, $0x04
+DATA desPairJoin1<>+18(SB)/1, $0x20
+DATA desPairJoin1<>+19(SB)/1, $0x10
+DATA desPairJoin1<>+20(SB)/1, $0x00
+DATA desPairJoin1<>+21(SB)/1, $0x00
+DATA desPairJoin1<>+22(SB)/1, $0x00
+DATA desPairJoin1<>+23(SB)/1, $0x00
+DATA desPairJoin1<>+24(SB)/1, $0x04
+DATA desPairJoin1<>+25(SB)/1, $0x01
+DATA desPairJoin1<>+26(SB)/1, $0x20
+DATA desPairJoin1<>+27(SB)/1, $0x02
+DATA desPairJoin1<>+28(SB)/1, $0x00
+DATA desPairJoin1<>+29(SB)/1, $0x00
+DATA desPairJoin1<>+30(SB)/1, $0x00
+DATA desPairJoin1<>+31(SB)/1, $0x00
+DATA desPairJoin1<>+32(SB)/1, $0x01
+DATA desPairJoin1<>+33(SB)/1, $0x04
+DATA desPairJoin1<>+34(SB)/1, $0x20
+DATA desPairJoin1<>+35(SB)/1, $0x10
+DATA desPairJoin1<>+36(SB)/1, $0x00
+DATA desPairJoin1<>+37(SB)/1, $0x00
+DATA desPairJoin1<>+38(SB)/1, $0x00
+DATA desPairJoin1<>+39(SB)/1, $0x00
+DATA desPairJoin1<>+40(SB)/1, $0x04
+DATA desPairJoin1<>+41(SB)/1, $0x01
+DATA desPairJoin1<>+42(SB)/1, $0x20
+DATA desPairJoin1<>+43(SB)/1, $0x02
+DATA desPairJoin1<>+44(SB)/1, $0x00
+DATA desPairJoin1<>+45(SB)/1, $0x00
+DATA desPairJoin1<>+46(SB)/1, $0x00
+DATA desPairJoin1<>+47(SB)/1, $0x00
+DATA desPairJoin1<>+48(SB)/1, $0x01
+DATA desPairJoin1<>+49(SB)/1, $0x04
+DATA desPairJoin1<>+50(SB)/1, $0x20
+DATA desPairJoin1<>+51(SB)/1, $0x10
+DATA desPairJoin1<>+52(SB)/1, $0x00
+DATA desPairJoin1<>+53(SB)/1, $0x00
+DATA desPairJoin1<>+54(SB)/1, $0x00
+DATA desPairJoin1<>+55(SB)/1, $0x00
+DATA desPairJoin1<>+56(SB)/1, $0x04
+DATA desPairJoin1<>+57(SB)/1, $0x01
+DATA desPairJoin1<>+58(SB)/1, $0x20
+DATA desPairJoin1<>+59(SB)/1, $0x02
+DATA desPairJoin1<>+60(SB)/1, $0x00
+DATA desPairJoin1<>+61(SB)/1, $0x00
+DATA desPairJoin1<>+62(SB)/1, $0x00
+DATA desPairJoin1<>+63(SB)/1, $0x00
+GLOBL desPairJoin1<>(SB), RODATA|NOPTR, $64
+
+DATA desPairJoin2<>+0(SB)/1, $0x00
+DATA desPairJoin2<>+1(SB)/1, $0x00
+DATA desPairJoin2<>+2(SB)/1, $0x00
+DATA desPairJoin2<>+3(SB)/1, $0x00
+DATA desPairJoin2<>+4(SB)/1, $0x04
+DATA desPairJoin2<>+5(SB)/1, $0x20
+DATA desPairJoin2<>+6(SB)/1, $0x08
+DATA desPairJoin2<>+7(SB)/1, $0x10
+DATA desPairJoin2<>+8(SB)/1, $0x00
+DATA desPairJoin2<>+9(SB)/1, $0x00
+DATA desPairJoin2<>+10(SB)/1, $0x00
+DATA desPairJoin2<>+11(SB)/1, $0x00
+DATA desPairJoin2<>+12(SB)/1, $0x10
+DATA desPairJoin2<>+13(SB)/1, $0x04
+DATA desPairJoin2<>+14(SB)/1, $0x20
+DATA desPairJoin2<>+15(SB)/1, $0x02
+DATA desPairJoin2<>+16(SB)/1, $0x00
+DATA desPairJoin2<>+17(SB)/1, $0x00
+DATA desPairJoin2<>+18(SB)/1, $0x00
+DATA desPairJoin2<>+19(SB)/1, $0x00
+DATA desPairJoin2<>+20(SB)/1, $0x04
+DATA desPairJoin2<>+21(SB)/1, $0x20
+DATA desPairJoin2<>+22(SB)/1, $0x08
+DATA desPairJoin2<>+23(SB)/1, $0x10
+DATA desPairJoin2<>+24(SB)/1, $0x00
+DATA desPairJoin2<>+25(SB)/1, $0x00
+DATA desPairJoin2<>+26(SB)/1, $0x00
+DATA desPairJoin2<>+27(SB)/1, $0x00
+DATA desPairJoin2<>+28(SB)/1, $0x10
+DATA desPairJoin2<>+29(SB)/1, $0x04
+DATA desPairJoin2<>+30(SB)/1, $0x20
+DATA desPairJoin2<>+31(SB)/1, $0x02
+DATA desPairJoin2<>+32(SB)/1, $0x00
+DATA desPairJoin2<>+33(SB)/1, $0x00
+DATA desPairJoin2<>+34(SB)/1, $0x00
+DATA desPairJoin2<>+35(SB)/1, $0x00
+DATA desPairJoin2<>+36(SB)/1, $0x04
+DATA desPairJoin2<>+37(SB)/1, $0x20
+DATA desPairJoin2<>+38(SB)/1, $0x08
+DATA desPairJoin2<>+39(SB)/1, $0x10
+DATA desPairJoin2<>+40(SB)/1, $0x00
+DATA desPairJoin2<>+41(SB)/1, $0x00
+DATA desPairJoin2<>+42(SB)/1, $0x00
+DATA desPairJoin2<>+43(SB)/1, $0x00
+DATA desPairJoin2<>+44(SB)/1, $0x10
+DATA desPairJoin2<>+45(SB)/1, $0x04
+DATA desPairJoin2<>+46(SB)/1, $0x20
+DATA desPairJoin2<>+47(SB)/1, $0x02
+DATA desPairJoin2<>+48(SB)/1, $0x00
+DATA desPairJoin2<>+49(SB)/1, $0x00
+DATA desPairJoin2<>+50(SB)/1, $0x00
+DATA desPairJoin2<>+51(SB)/1, $0x00
+DATA desPairJoin2<>+52(SB)/1, $0x04
+DATA desPairJoin2<>+53(SB)/1, $0x20
+DATA desPairJoin2<>+54(SB)/1, $0x08
+DATA desPairJoin2<>+55(SB)/1, $0x10
+DATA desPairJoin2<>+56(SB)/1, $0x00
+DATA desPairJoin2<>+57(SB)/1, $0x00
+DATA desPairJoin2<>+58(SB)/1, $0x00
+DATA desPairJoin2<>+59(SB)/1, $0x00
+DATA desPairJoin2<>+60(SB)/1, $0x10
+DATA desPairJoin2<>+61(SB)/1, $0x04
+DATA desPairJoin2<>+62(SB)/1, $0x20
+DATA desPairJoin2<>+63(SB)/1, $0x02
+GLOBL desPairJoin2<>(SB), RODATA|NOPTR, $64
+
+DATA desPairJoin3<>+0(SB)/1, $0x02
+DATA desPairJoin3<>+1(SB)/1, $0x04
+DATA desPairJoin3<>+2(SB)/1, $0x08
+DATA desPairJoin3<>+3(SB)/1, $0x20
+DATA desPairJoin3<>+4(SB)/1, $0x00
+DATA desPairJoin3<>+5(SB)/1, $0x00
+DATA desPairJoin3<>+6(SB)/1, $0x00
+DATA desPairJoin3<>+7(SB)/1, $0x00
+DATA desPairJoin3<>+8(SB)/1, $0x20
+DATA desPairJoin3<>+9(SB)/1, $0x01
+DATA desPairJoin3<>+10(SB)/1, $0x10
+DATA desPairJoin3<>+11(SB)/1, $0x02
+DATA desPairJoin3<>+12(SB)/1, $0x00
+DATA desPairJoin3<>+13(SB)/1, $0x00
+DATA desPairJoin3<>+14(SB)/1, $0x00
+DATA desPairJoin3<>+15(SB)/1, $0x00
+DATA desPairJoin3<>+16(SB)/1, $0x02
+DATA desPairJoin3<>+17(SB)/1, $0x04
+DATA desPairJoin3<>+18(SB)/1, $0x08
+DATA desPairJoin3<>+19(SB)/1, $0x20
+DATA desPairJoin3<>+20(SB)/1, $0x00
+DATA desPairJoin3<>+21(SB)/1, $0x00
+DATA desPairJoin3<>+22(SB)/1, $0x00
+DATA desPairJoin3<>+23(SB)/1, $0x00
+DATA desPairJoin3<>+24(SB)/1, $0x20
+DATA desPairJoin3<>+25(SB)/1, $0x01
+DATA desPairJoin3<>+26(SB)/1, $0x10
+DATA desPairJoin3<>+27(SB)/1, $0x02
+DATA desPairJoin3<>+28(SB)/1, $0x00
+DATA desPairJoin3<>+29(SB)/1, $0x00
+DATA desPairJoin3<>+30(SB)/1, $0x00
+DATA desPairJoin3<>+31(SB)/1, $0x00
+DATA desPairJoin3<>+32(SB)/1, $0x02
+DATA desPairJoin3<>+33(SB)/1, $0x04
+DATA desPairJoin3<>+34(SB)/1, $0x08
+DATA desPairJoin3<>+35(SB)/1, $0x20
+DATA desPairJoin3<>+36(SB)/1, $0x00
+DATA desPairJoin3<>+37(SB)/1, $0x00
+DATA desPairJoin3<>+38(SB)/1, $0x00
+DATA desPairJoin3<>+39(SB)/1, $0x00
+DATA desPairJoin3<>+40(SB)/1, $0x20
+DATA desPairJoin3<>+41(SB)/1, $0x01
+DATA desPairJoin3<>+42(SB)/1, $0x10
+DATA desPairJoin3<>+43(SB)/1, $0x02
+DATA desPairJoin3<>+44(SB)/1, $0x00
+DATA desPairJoin3<>+45(SB)/1, $0x00
+DATA desPairJoin3<>+46(SB)/1, $0x00
+DATA desPairJoin3<>+47(SB)/1, $0x00
+DATA desPairJoin3<>+48(SB)/1, $0x02
+DATA desPairJoin3<>+49(SB)/1, $0x04
+DATA desPairJoin3<>+50(SB)/1, $0x08
+DATA desPairJoin3<>+51(SB)/1, $0x20
+DATA desPairJoin3<>+52(SB)/1, $0x00
+DATA desPairJoin3<>+53(SB)/1, $0x00
+DATA desPairJoin3<>+54(SB)/1, $0x00
+DATA desPairJoin3<>+55(SB)/1, $0x00
+DATA desPairJoin3<>+56(SB)/1, $0x20
+DATA desPairJoin3<>+57(SB)/1, $0x01
+DATA desPairJoin3<>+58(SB)/1, $0x10
+DATA desPairJoin3<>+59(SB)/1, $0x02
+DATA desPairJoin3<>+60(SB)/1, $0x00
+DATA desPairJoin3<>+61(SB)/1, $0x00
+DATA desPairJoin3<>+62(SB)/1, $0x00
+DATA desPairJoin3<>+63(SB)/1, $0x00
+GLOBL desPairJoin3<>(SB), RODATA|NOPTR, $64
+
+DATA desToDwords<>+0(SB)/1, $0x00
+DATA desToDwords<>+1(SB)/1, $0x01
+DATA desToDwords<>+2(SB)/1, $0x08
+DATA desToDwords<>+3(SB)/1, $0x09
+DATA desToDwords<>+4(SB)/1, $0x02
+DATA desToDwords<>+5(SB)/1, $0x03
+DATA desToDwords<>+6(SB)/1, $0x0a
+DATA desToDwords<>+7(SB)/1, $0x0b
+DATA desToDwords<>+8(SB)/1, $0x04
+DATA desToDwords<>+9(SB)/1, $0x05
+DATA desToDwords<>+10(SB)/1, $0x0c
+DATA desToDwords<>+11(SB)/1, $0x0d
+DATA desToDwords<>+12(SB)/1, $0x06
+DATA desToDwords<>+13(SB)/1, $0x07
+DATA desToDwords<>+14(SB)/1, $0x0e
+DATA desToDwords<>+15(SB)/1, $0x0f
+DATA desToDwords<>+16(SB)/1, $0x00
+DATA desToDwords<>+17(SB)/1, $0x01
+DATA desToDwords<>+18(SB)/1, $0x08
+DATA desToDwords<>+19(SB)/1, $0x09
+DATA desToDwords<>+20(SB)/1, $0x02
+DATA desToDwords<>+21(SB)/1, $0x03
+DATA desToDwords<>+22(SB)/1, $0x0a
+DATA desToDwords<>+23(SB)/1, $0x0b
+DATA desToDwords<>+24(SB)/1, $0x04
+DATA desToDwords<>+25(SB)/1, $0x05
+DATA desToDwords<>+26(SB)/1, $0x0c
+DATA desToDwords<>+27(SB)/1, $0x0d
+DATA desToDwords<>+28(SB)/1, $0x06
+DATA desToDwords<>+29(SB)/1, $0x07
+DATA desToDwords<>+30(SB)/1, $0x0e
+DATA desToDwords<>+31(SB)/1, $0x0f
+DATA desToDwords<>+32(SB)/1, $0x00
+DATA desToDwords<>+33(SB)/1, $0x01
+DATA desToDwords<>+34(SB)/1, $0x08
+DATA desToDwords<>+35(SB)/1, $0x09
+DATA desToDwords<>+36(SB)/1, $0x02
+DATA desToDwords<>+37(SB)/1, $0x03
+DATA desToDwords<>+38(SB)/1, $0x0a
+DATA desToDwords<>+39(SB)/1, $0x0b
+DATA desToDwords<>+40(SB)/1, $0x04
+DATA desToDwords<>+41(SB)/1, $0x05
+DATA desToDwords<>+42(SB)/1, $0x0c
+DATA desToDwords<>+43(SB)/1, $0x0d
+DATA desToDwords<>+44(SB)/1, $0x06
+DATA desToDwords<>+45(SB)/1, $0x07
+DATA desToDwords<>+46(SB)/1, $0x0e
+DATA desToDwords<>+47(SB)/1, $0x0f
+DATA desToDwords<>+48(SB)/1, $0x00
+DATA desToDwords<>+49(SB)/1, $0x01
+DATA desToDwords<>+50(SB)/1, $0x08
+DATA desToDwords<>+51(SB)/1, $0x09
+DATA desToDwords<>+52(SB)/1, $0x02
+DATA desToDwords<>+53(SB)/1, $0x03
+DATA desToDwords<>+54(SB)/1, $0x0a
+DATA desToDwords<>+55(SB)/1, $0x0b
+DATA desToDwords<>+56(SB)/1, $0x04
+DATA desToDwords<>+57(SB)/1, $0x05
+DATA desToDwords<>+58(SB)/1, $0x0c
+DATA desToDwords<>+59(SB)/1, $0x0d
+DATA desToDwords<>+60(SB)/1, $0x06
+DATA desToDwords<>+61(SB)/1, $0x07
+DATA desToDwords<>+62(SB)/1, $0x0e
+DATA desToDwords<>+63(SB)/1, $0x0f
+GLOBL desToDwords<>(SB), RODATA|NOPTR, $64
+
+DATA desToQwords<>+0(SB)/1, $0x00
+DATA desToQwords<>+1(SB)/1, $0x01
+DATA desToQwords<>+2(SB)/1, $0x04
+DATA desToQwords<>+3(SB)/1, $0x05
+DATA desToQwords<>+4(SB)/1, $0x08
+DATA desToQwords<>+5(SB)/1, $0x09
+DATA desToQwords<>+6(SB)/1, $0x0c
+DATA desToQwords<>+7(SB)/1, $0x0d
+DATA desToQwords<>+8(SB)/1, $0x02
+DATA desToQwords<>+9(SB)/1, $0x03
+DATA desToQwords<>+10(SB)/1, $0x06
+DATA desToQwords<>+11(SB)/1, $0x07
+DATA desToQwords<>+12(SB)/1, $0x0a
+DATA desToQwords<>+13(SB)/1, $0x0b
+DATA desToQwords<>+14(SB)/1, $0x0e
+DATA desToQwords<>+15(SB)/1, $0x0f
+DATA desToQwords<>+16(SB)/1, $0x00
+DATA desToQwords<>+17(SB)/1, $0x01
+DATA desToQwords<>+18(SB)/1, $0x04
+DATA desToQwords<>+19(SB)/1, $0x05
+DATA desToQwords<>+20(SB)/1, $0x08
+DATA desToQwords<>+21(SB)/1, $0x09
+DATA desToQwords<>+22(SB)/1, $0x0c
+DATA desToQwords<>+23(SB)/1, $0x0d
+DATA desToQwords<>+24(SB)/1, $0x02
+DATA desToQwords<>+25(SB)/1, $0x03
+DATA desToQwords<>+26(SB)/1, $0x06
+DATA desToQwords<>+27(SB)/1, $0x07
+DATA desToQwords<>+28(SB)/1, $0x0a
+DATA desToQwords<>+29(SB)/1, $0x0b
+DATA desToQwords<>+30(SB)/1, $0x0e
+DATA desToQwords<>+31(SB)/1, $0x0f
+DATA desToQwords<>+32(SB)/1, $0x00
+DATA desToQwords<>+33(SB)/1, $0x01
+DATA desToQwords<>+34(SB)/1, $0x04
+DATA desToQwords<>+35(SB)/1, $0x05
+DATA desToQwords<>+36(SB)/1, $0x08
+DATA desToQwords<>+37(SB)/1, $0x09
+DATA desToQwords<>+38(SB)/1, $0x0c
+DATA desToQwords<>+39(SB)/1, $0x0d
+DATA desToQwords<>+40(SB)/1, $0x02
+DATA desToQwords<>+41(SB)/1, $0x03
+DATA desToQwords<>+42(SB)/1, $0x06
+DATA desToQwords<>+43(SB)/1, $0x07
+DATA desToQwords<>+44(SB)/1, $0x0a
+DATA desToQwords<>+45(SB)/1, $0x0b
+DATA desToQwords<>+46(SB)/1, $0x0e
+DATA desToQwords<>+47(SB)/1, $0x0f
+DATA desToQwords<>+48(SB)/1, $0x00
+DATA desToQwords<>+49(SB)/1, $0x01
+DATA desToQwords<>+50(SB)/1, $0x04
+DATA desToQwords<>+51(SB)/1, $0x05
+DATA desToQwords<>+52(SB)/1, $0x08
+DATA desToQwords<>+53(SB)/1, $0x09
+DATA desToQwords<>+54(SB)/1, $0x0c
+DATA desToQwords<>+55(SB)/1, $0x0d
+DATA desToQwords<>+56(SB)/1, $0x02
+DATA desToQwords<>+57(SB)/1, $0x03
+DATA desToQwords<>+58(SB)/1, $0x06
+DATA desToQwords<>+59(SB)/1, $0x07
+DATA desToQwords<>+60(SB)/1, $0x0a
+DATA desToQwords<>+61(SB)/1, $0x0b
+DATA desToQwords<>+62(SB)/1, $0x0e
+DATA desToQwords<>+63(SB)/1, $0x0f
+GLOBL desToQwords<>(SB), RODATA|NOPTR, $64
+
+DATA desSecond<>+0(SB)/1, $0x00
+DATA desSecond<>+1(SB)/1, $0x00
+DATA desSecond<>+2(SB)/1, $0x40
+DATA desSecond<>+3(SB)/1, $0x40
+DATA desSecond<>+4(SB)/1, $0x00
+DATA desSecond<>+5(SB)/1, $0x00
+DATA desSecond<>+6(SB)/1, $0x40
+DATA desSecond<>+7(SB)/1, $0x40
+DATA desSecond<>+8(SB)/1, $0x00
+DATA desSecond<>+9(SB)/1, $0x00
+DATA desSecond<>+10(SB)/1, $0x40
+DATA desSecond<>+11(SB)/1, $0x40
+DATA desSecond<>+12(SB)/1, $0x00
+DATA desSecond<>+13(SB)/1, $0x00
+DATA desSecond<>+14(SB)/1, $0x40
+DATA desSecond<>+15(SB)/1, $0x40
+DATA desSecond<>+16(SB)/1, $0x00
+DATA desSecond<>+17(SB)/1, $0x00
+DATA desSecond<>+18(SB)/1, $0x40
+DATA desSecond<>+19(SB)/1, $0x40
+DATA desSecond<>+20(SB)/1, $0x00
+DATA desSecond<>+21(SB)/1, $0x00
+DATA desSecond<>+22(SB)/1, $0x40
+DATA desSecond<>+23(SB)/1, $0x40
+DATA desSecond<>+24(SB)/1, $0x00
+DATA desSecond<>+25(SB)/1, $0x00
+DATA desSecond<>+26(SB)/1, $0x40
+DATA desSecond<>+27(SB)/1, $0x40
+DATA desSecond<>+28(SB)/1, $0x00
+DATA desSecond<>+29(SB)/1, $0x00
+DATA desSecond<>+30(SB)/1, $0x40
+DATA desSecond<>+31(SB)/1, $0x40
+DATA desSecond<>+32(SB)/1, $0x00
+DATA desSecond<>+33(SB)/1, $0x00
+DATA desSecond<>+34(SB)/1, $0x40
+DATA desSecond<>+35(SB)/1, $0x40
+DATA desSecond<>+36(SB)/1, $0x00
+DATA desSecond<>+37(SB)/1, $0x00
+DATA desSecond<>+38(SB)/1, $0x40
+DATA desSecond<>+39(SB)/1, $0x40
+DATA desSecond<>+40(SB)/1, $0x00
+DATA desSecond<>+41(SB)/1, $0x00
+DATA desSecond<>+42(SB)/1, $0x40
+DATA desSecond<>+43(SB)/1, $0x40
+DATA desSecond<>+44(SB)/1, $0x00
+DATA desSecond<>+45(SB)/1, $0x00
+DATA desSecond<>+46(SB)/1, $0x40
+DATA desSecond<>+47(SB)/1, $0x40
+DATA desSecond<>+48(SB)/1, $0x00
+DATA desSecond<>+49(SB)/1, $0x00
+DATA desSecond<>+50(SB)/1, $0x40
+DATA desSecond<>+51(SB)/1, $0x40
+DATA desSecond<>+52(SB)/1, $0x00
+DATA desSecond<>+53(SB)/1, $0x00
+DATA desSecond<>+54(SB)/1, $0x40
+DATA desSecond<>+55(SB)/1, $0x40
+DATA desSecond<>+56(SB)/1, $0x00
+DATA desSecond<>+57(SB)/1, $0x00
+DATA desSecond<>+58(SB)/1, $0x40
+DATA desSecond<>+59(SB)/1, $0x40
+DATA desSecond<>+60(SB)/1, $0x00
+DATA desSecond<>+61(SB)/1, $0x00
+DATA desSecond<>+62(SB)/1, $0x40
+DATA desSecond<>+63(SB)/1, $0x40
+GLOBL desSecond<>(SB), RODATA|NOPTR, $64
+
+DATA desPairMask0<>+0(SB)/1, $0x04
+DATA desPairMask0<>+1(SB)/1, $0x04
+DATA desPairMask0<>+2(SB)/1, $0x10
+DATA desPairMask0<>+3(SB)/1, $0x10
+DATA desPairMask0<>+4(SB)/1, $0x04
+DATA desPairMask0<>+5(SB)/1, $0x04
+DATA desPairMask0<>+6(SB)/1, $0x10
+DATA desPairMask0<>+7(SB)/1, $0x10
+DATA desPairMask0<>+8(SB)/1, $0x04
+DATA desPairMask0<>+9(SB)/1, $0x04
+DATA desPairMask0<>+10(SB)/1, $0x10
+DATA desPairMask0<>+11(SB)/1, $0x10
+DATA desPairMask0<>+12(SB)/1, $0x04
+DATA desPairMask0<>+13(SB)/1, $0x04
+DATA desPairMask0<>+14(SB)/1, $0x10
+DATA desPairMask0<>+15(SB)/1, $0x10
+DATA desPairMask0<>+16(SB)/1, $0x04
+DATA desPairMask0<>+17(SB)/1, $0x04
+DATA desPairMask0<>+18(SB)/1, $0x10
+DATA desPairMask0<>+19(SB)/1, $0x10
+DATA desPairMask0<>+20(SB)/1, $0x04
+DATA desPairMask0<>+21(SB)/1, $0x04
+DATA desPairMask0<>+22(SB)/1, $0x10
+DATA desPairMask0<>+23(SB)/1, $0x10
+DATA desPairMask0<>+24(SB)/1, $0x04
+DATA desPairMask0<>+25(SB)/1, $0x04
+DATA desPairMask0<>+26(SB)/1, $0x10
+DATA desPairMask0<>+27(SB)/1, $0x10
+DATA desPairMask0<>+28(SB)/1, $0x04
+DATA desPairMask0<>+29(SB)/1, $0x04
+DATA desPairMask0<>+30(SB)/1, $0x10
+DATA desPairMask0<>+31(SB)/1, $0x10
+DATA desPairMask0<>+32(SB)/1, $0x04
+DATA desPairMask0<>+33(SB)/1, $0x04
+DATA desPairMask0<>+34(SB)/1, $0x10
+DATA desPairMask0<>+35(SB)/1, $0x10
+DATA desPairMask0<>+36(SB)/1, $0x04
+DATA desPairMask0<>+37(SB)/1, $0x04
+DATA desPairMask0<>+38(SB)/1, $0x10
+DATA desPairMask0<>+39(SB)/1, $0x10
+DATA desPairMask0<>+40(SB)/1, $0x04
+DATA desPairMask0<>+41(SB)/1, $0x04
+DATA desPairMask0<>+42(SB)/1, $0x10
+DATA desPairMask0<>+43(SB)/1, $0x10
+DATA desPairMask0<>+44(SB)/1, $0x04
+DATA desPairMask0<>+45(SB)/1, $0x04
+DATA desPairMask0<>+46(SB)/1, $0x10
+DATA desPairMask0<>+47(SB)/1, $0x10
+DATA desPairMask0<>+48(SB)/1, $0x04
+DATA desPairMask0<>+49(SB)/1, $0x04
+DATA desPairMask0<>+50(SB)/1, $0x10
+DATA desPairMask0<>+51(SB)/1, $0x10
+DATA desPairMask0<>+52(SB)/1, $0x04
+DATA desPairMask0<>+53(SB)/1, $0x04
+DATA desPairMask0<>+54(SB)/1, $0x10
+DATA desPairMask0<>+55(SB)/1, $0x10
+DATA desPairMask0<>+56(SB)/1, $0x04
+DATA desPairMask0<>+57(SB)/1, $0x04
+DATA desPairMask0<>+58(SB)/1, $0x10
+DATA desPairMask0<>+59(SB)/1, $0x10
+DATA desPairMask0<>+60(SB)/1, $0x04
+DATA desPairMask0<>+61(SB)/1, $0x04
+DATA desPairMask0<>+62(SB)/1, $0x10
+DATA desPairMask0<>+63(SB)/1, $0x10
+GLOBL desPairMask0<>(SB), RODATA|NOPTR, $64
+
+DATA desPairMask1<>+0(SB)/1, $0x10
+DATA desPairMask1<>+1(SB)/1, $0x10
+DATA desPairMask1<>+2(SB)/1, $0x04
+DATA desPairMask1<>+3(SB)/1, $0x04
+DATA desPairMask1<>+4(SB)/1, $0x10
+DATA desPairMask1<>+5(SB)/1, $0x10
+DATA desPairMask1<>+6(SB)/1, $0x04
+DATA desPairMask1<>+7(SB)/1, $0x04
+DATA desPairMask1<>+8(SB)/1, $0x10
+DATA desPairMask1<>+9(SB)/1, $0x10
+DATA desPairMask1<>+10(SB)/1, $0x04
+DATA desPairMask1<>+11(SB)/1, $0x04
+DATA desPairMask1<>+12(SB)/1, $0x10
+DATA desPairMask1<>+13(SB)/1, $0x10
+DATA desPairMask1<>+14(SB)/1, $0x04
+DATA desPairMask1<>+15(SB)/1, $0x04
+DATA desPairMask1<>+16(SB)/1, $0x10
+DATA desPairMask1<>+17(SB)/1, $0x10
+DATA desPairMask1<>+18(SB)/1, $0x04
+DATA desPairMask1<>+19(SB)/1, $0x04
+DATA desPairMask1<>+20(SB)/1, $0x10
+DATA desPairMask1<>+21(SB)/1, $0x10
+DATA desPairMask1<>+22(SB)/1, $0x04
+DATA desPairMask1<>+23(SB)/1, $0x04
+DATA desPairMask1<>+24(SB)/1, $0x10
+DATA desPairMask1<>+25(SB)/1, $0x10
+DATA desPairMask1<>+26(SB)/1, $0x04
+DATA desPairMask1<>+27(SB)/1, $0x04
+DATA desPairMask1<>+28(SB)/1, $0x10
+DATA desPairMask1<>+29(SB)/1, $0x10
+DATA desPairMask1<>+30(SB)/1, $0x04
+DATA desPairMask1<>+31(SB)/1, $0x04
+DATA desPairMask1<>+32(SB)/1, $0x10
+DATA desPairMask1<>+33(SB)/1, $0x10
+DATA desPairMask1<>+34(SB)/1, $0x04
+DATA desPairMask1<>+35(SB)/1, $0x04
+DATA desPairMask1<>+36(SB)/1, $0x10
+DATA desPairMask1<>+37(SB)/1, $0x10
+DATA desPairMask1<>+38(SB)/1, $0x04
+DATA desPairMask1<>+39(SB)/1, $0x04
+DATA desPairMask1<>+40(SB)/1, $0x10
+DATA desPairMask1<>+41(SB)/1, $0x10
+DATA desPairMask1<>+42(SB)/1, $0x04
+DATA desPairMask1<>+43(SB)/1, $0x04
+DATA desPairMask1<>+44(SB)/1, $0x10
+DATA desPairMask1<>+45(SB)/1, $0x10
+DATA desPairMask1<>+46(SB)/1, $0x04
+DATA desPairMask1<>+47(SB)/1, $0x04
+DATA desPairMask1<>+48(SB)/1, $0x10
+DATA desPairMask1<>+49(SB)/1, $0x10
+DATA desPairMask1<>+50(SB)/1, $0x04
+DATA desPairMask1<>+51(SB)/1, $0x04
+DATA desPairMask1<>+52(SB)/1, $0x10
+DATA desPairMask1<>+53(SB)/1, $0x10
+DATA desPairMask1<>+54(SB)/1, $0x04
+DATA desPairMask1<>+55(SB)/1, $0x04
+DATA desPairMask1<>+56(SB)/1, $0x10
+DATA desPairMask1<>+57(SB)/1, $0x10
+DATA desPairMask1<>+58(SB)/1, $0x04
+DATA desPairMask1<>+59(SB)/1, $0x04
+DATA desPairMask1<>+60(SB)/1, $0x10
+DATA desPairMask1<>+61(SB)/1, $0x10
+DATA desPairMask1<>+62(SB)/1, $0x04
+DATA desPairMask1<>+63(SB)/1, $0x04
+GLOBL desPairMask1<>(SB), RODATA|NOPTR, $64
+
+DATA desPairMask2<>+0(SB)/1, $0x20
+DATA desPairMask2<>+1(SB)/1, $0x20
+DATA desPairMask2<>+2(SB)/1, $0x02
+DATA desPairMask2<>+3(SB)/1, $0x02
+DATA desPairMask2<>+4(SB)/1, $0x20
+DATA desPairMask2<>+5(SB)/1, $0x20
+DATA desPairMask2<>+6(SB)/1, $0x02
+DATA desPairMask2<>+7(SB)/1, $0x02
+DATA desPairMask2<>+8(SB)/1, $0x20
+DATA desPairMask2<>+9(SB)/1, $0x20
+DATA desPairMask2<>+10(SB)/1, $0x02
+DATA desPairMask2<>+11(SB)/1, $0x02
+DATA desPairMask2<>+12(SB)/1, $0x20
+DATA desPairMask2<>+13(SB)/1, $0x20
+DATA desPairMask2<>+14(SB)/1, $0x02
+DATA desPairMask2<>+15(SB)/1, $0x02
+DATA desPairMask2<>+16(SB)/1, $0x20
+DATA desPairMask2<>+17(SB)/1, $0x20
+DATA desPairMask2<>+18(SB)/1, $0x02
+DATA desPairMask2<>+19(SB)/1, $0x02
+DATA desPairMask2<>+20(SB)/1, $0x20
+DATA desPairMask2<>+21(SB)/1, $0x20
+DATA desPairMask2<>+22(SB)/1, $0x02
+DATA desPairMask2<>+23(SB)/1, $0x02
+DATA desPairMask2<>+24(SB)/1, $0x20
+DATA desPairMask2<>+25(SB)/1, $0x20
+DATA desPairMask2<>+26(SB)/1, $0x02
+DATA desPairMask2<>+27(SB)/1, $0x02
+DATA desPairMask2<>+28(SB)/1, $0x20
+DATA desPairMask2<>+29(SB)/1, $0x20
+DATA desPairMask2<>+30(SB)/1, $0x02
+DATA desPairMask2<>+31(SB)/1, $0x02
+DATA desPairMask2<>+32(SB)/1, $0x20
+DATA desPairMask2<>+33(SB)/1, $0x20
+DATA desPairMask2<>+34(SB)/1, $0x02
+DATA desPairMask2<>+35(SB)/1, $0x02
+DATA desPairMask2<>+36(SB)/1, $0x20
+DATA desPairMask2<>+37(SB)/1, $0x20
+DATA desPairMask2<>+38(SB)/1, $0x02
+DATA desPairMask2<>+39(SB)/1, $0x02
+DATA desPairMask2<>+40(SB)/1, $0x20
+DATA desPairMask2<>+41(SB)/1, $0x20
+DATA desPairMask2<>+42(SB)/1, $0x02
+DATA desPairMask2<>+43(SB)/1, $0x02
+DATA desPairMask2<>+44(SB)/1, $0x20
+DATA desPairMask2<>+45(SB)/1, $0x20
+DATA desPairMask2<>+46(SB)/1, $0x02
+DATA desPairMask2<>+47(SB)/1, $0x02
+DATA desPairMask2<>+48(SB)/1, $0x20
+DATA desPairMask2<>+49(SB)/1, $0x20
+DATA desPairMask2<>+50(SB)/1, $0x02
+DATA desPairMask2<>+51(SB)/1, $0x02
+DATA desPairMask2<>+52(SB)/1, $0x20
+DATA desPairMask2<>+53(SB)/1, $0x20
+DATA desPairMask2<>+54(SB)/1, $0x02
+DATA desPairMask2<>+55(SB)/1, $0x02
+DATA desPairMask2<>+56(SB)/1, $0x20
+DATA desPairMask2<>+57(SB)/1, $0x20
+DATA desPairMask2<>+58(SB)/1, $0x02
+DATA desPairMask2<>+59(SB)/1, $0x02
+DATA desPairMask2<>+60(SB)/1, $0x20
+DATA desPairMask2<>+61(SB)/1, $0x20
+DATA desPairMask2<>+62(SB)/1, $0x02
+DATA desPairMask2<>+63(SB)/1, $0x02
+GLOBL desPairMask2<>(SB), RODATA|NOPTR, $64
+
+DATA desPairMask3<>+0(SB)/1, $0x02
+DATA desPairMask3<>+1(SB)/1, $0x02
+DATA desPairMask3<>+2(SB)/1, $0x20
+DATA desPairMask3<>+3(SB)/1, $0x20
+DATA desPairMask3<>+4(SB)/1, $0x02
+DATA desPairMask3<>+5(SB)/1, $0x02
+DATA desPairMask3<>+6(SB)/1, $0x20
+DATA desPairMask3<>+7(SB)/1, $0x20
+DATA desPairMask3<>+8(SB)/1, $0x02
+DATA desPairMask3<>+9(SB)/1, $0x02
+DATA desPairMask3<>+10(SB)/1, $0x20
+DATA desPairMask3<>+11(SB)/1, $0x20
+DATA desPairMask3<>+12(SB)/1, $0x02
+DATA desPairMask3<>+13(SB)/1, $0x02
+DATA desPairMask3<>+14(SB)/1, $0x20
+DATA desPairMask3<>+15(SB)/1, $0x20
+DATA desPairMask3<>+16(SB)/1, $0x02
+DATA desPairMask3<>+17(SB)/1, $0x02
+DATA desPairMask3<>+18(SB)/1, $0x20
+DATA desPairMask3<>+19(SB)/1, $0x20
+DATA desPairMask3<>+20(SB)/1, $0x02
+DATA desPairMask3<>+21(SB)/1, $0x02
+DATA desPairMask3<>+22(SB)/1, $0x20
+DATA desPairMask3<>+23(SB)/1, $0x20
+DATA desPairMask3<>+24(SB)/1, $0x02
+DATA desPairMask3<>+25(SB)/1, $0x02
+DATA desPairMask3<>+26(SB)/1, $0x20
+DATA desPairMask3<>+27(SB)/1, $0x20
+DATA desPairMask3<>+28(SB)/1, $0x02
+DATA desPairMask3<>+29(SB)/1, $0x02
+DATA desPairMask3<>+30(SB)/1, $0x20
+DATA desPairMask3<>+31(SB)/1, $0x20
+DATA desPairMask3<>+32(SB)/1, $0x02
+DATA desPairMask3<>+33(SB)/1, $0x02
+DATA desPairMask3<>+34(SB)/1, $0x20
+DATA desPairMask3<>+35(SB)/1, $0x20
+DATA desPairMask3<>+36(SB)/1, $0x02
+DATA desPairMask3<>+37(SB)/1, $0x02
+DATA desPairMask3<>+38(SB)/1, $0x20
+DATA desPairMask3<>+39(SB)/1, $0x20
+DATA desPairMask3<>+40(SB)/1, $0x02
+DATA desPairMask3<>+41(SB)/1, $0x02
+DATA desPairMask3<>+42(SB)/1, $0x20
+DATA desPairMask3<>+43(SB)/1, $0x20
+DATA desPairMask3<>+44(SB)/1, $0x02
+DATA desPairMask3<>+45(SB)/1, $0x02
+DATA desPairMask3<>+46(SB)/1, $0x20
+DATA desPairMask3<>+47(SB)/1, $0x20
+DATA desPairMask3<>+48(SB)/1, $0x02
+DATA desPairMask3<>+49(SB)/1, $0x02
+DATA desPairMask3<>+50(SB)/1, $0x20
+DATA desPairMask3<>+51(SB)/1, $0x20
+DATA desPairMask3<>+52(SB)/1, $0x02
+DATA desPairMask3<>+53(SB)/1, $0x02
+DATA desPairMask3<>+54(SB)/1, $0x20
+DATA desPairMask3<>+55(SB)/1, $0x20
+DATA desPairMask3<>+56(SB)/1, $0x02
+DATA desPairMask3<>+57(SB)/1, $0x02
+DATA desPairMask3<>+58(SB)/1, $0x20
+DATA desPairMask3<>+59(SB)/1, $0x20
+DATA desPairMask3<>+60(SB)/1, $0x02
+DATA desPairMask3<>+61(SB)/1, $0x02
+DATA desPairMask3<>+62(SB)/1, $0x20
+DATA desPairMask3<>+63(SB)/1, $0x20
+GLOBL desPairMask3<>(SB), RODATA|NOPTR, $64
+
+DATA desPairMask4<>+0(SB)/1, $0x08
+DATA desPairMask4<>+1(SB)/1, $0x08
+DATA desPairMask4<>+2(SB)/1, $0x01
+DATA desPairMask4<>+3(SB)/1, $0x01
+DATA desPairMask4<>+4(SB)/1, $0x08
+DATA desPairMask4<>+5(SB)/1, $0x08
+DATA desPairMask4<>+6(SB)/1, $0x01
+DATA desPairMask4<>+7(SB)/1, $0x01
+DATA desPairMask4<>+8(SB)/1, $0x08
+DATA desPairMask4<>+9(SB)/1, $0x08
+DATA desPairMask4<>+10(SB)/1, $0x01
+DATA desPairMask4<>+11(SB)/1, $0x01
+DATA desPairMask4<>+12(SB)/1, $0x08
+DATA desPairMask4<>+13(SB)/1, $0x08
+DATA desPairMask4<>+14(SB)/1, $0x01
+DATA desPairMask4<>+15(SB)/1, $0x01
+DATA desPairMask4<>+16(SB)/1, $0x08
+DATA desPairMask4<>+17(SB)/1, $0x08
+DATA desPairMask4<>+18(SB)/1, $0x01
+DATA desPairMask4<>+19(SB)/1, $0x01
+DATA desPairMask4<>+20(SB)/1, $0x08
+DATA desPairMask4<>+21(SB)/1, $0x08
+DATA desPairMask4<>+22(SB)/1, $0x01
+DATA desPairMask4<>+23(SB)/1, $0x01
+DATA desPairMask4<>+24(SB)/1, $0x08
+DATA desPairMask4<>+25(SB)/1, $0x08
+DATA desPairMask4<>+26(SB)/1, $0x01
+DATA desPairMask4<>+27(SB)/1, $0x01
+DATA desPairMask4<>+28(SB)/1, $0x08
+DATA desPairMask4<>+29(SB)/1, $0x08
+DATA desPairMask4<>+30(SB)/1, $0x01
+DATA desPairMask4<>+31(SB)/1, $0x01
+DATA desPairMask4<>+32(SB)/1, $0x08
+DATA desPairMask4<>+33(SB)/1, $0x08
+DATA desPairMask4<>+34(SB)/1, $0x01
+DATA desPairMask4<>+35(SB)/1, $0x01
+DATA desPairMask4<>+36(SB)/1, $0x08
+DATA desPairMask4<>+37(SB)/1, $0x08
+DATA desPairMask4<>+38(SB)/1, $0x01
+DATA desPairMask4<>+39(SB)/1, $0x01
+DATA desPairMask4<>+40(SB)/1, $0x08
+DATA desPairMask4<>+41(SB)/1, $0x08
+DATA desPairMask4<>+42(SB)/1, $0x01
+DATA desPairMask4<>+43(SB)/1, $0x01
+DATA desPairMask4<>+44(SB)/1, $0x08
+DATA desPairMask4<>+45(SB)/1, $0x08
+DATA desPairMask4<>+46(SB)/1, $0x01
+DATA desPairMask4<>+47(SB)/1, $0x01
+DATA desPairMask4<>+48(SB)/1, $0x08
+DATA desPairMask4<>+49(SB)/1, $0x08
+DATA desPairMask4<>+50(SB)/1, $0x01
+DATA desPairMask4<>+51(SB)/1, $0x01
+DATA desPairMask4<>+52(SB)/1, $0x08
+DATA desPairMask4<>+53(SB)/1, $0x08
+DATA desPairMask4<>+54(SB)/1, $0x01
+DATA desPairMask4<>+55(SB)/1, $0x01
+DATA desPairMask4<>+56(SB)/1, $0x08
+DATA desPairMask4<>+57(SB)/1, $0x08
+DATA desPairMask4<>+58(SB)/1, $0x01
+DATA desPairMask4<>+59(SB)/1, $0x01
+DATA desPairMask4<>+60(SB)/1, $0x08
+DATA desPairMask4<>+61(SB)/1, $0x08
+DATA desPairMask4<>+62(SB)/1, $0x01
+DATA desPairMask4<>+63(SB)/1, $0x01
+GLOBL desPairMask4<>(SB), RODATA|NOPTR, $64
+
+DATA desPairMask5<>+0(SB)/1, $0x01
+DATA desPairMask5<>+1(SB)/1, $0x01
+DATA desPairMask5<>+2(SB)/1, $0x08
+DATA desPairMask5<>+3(SB)/1, $0x08
+DATA desPairMask5<>+4(SB)/1, $0x01
+DATA desPairMask5<>+5(SB)/1, $0x01
+DATA desPairMask5<>+6(SB)/1, $0x08
+DATA desPairMask5<>+7(SB)/1, $0x08
+DATA desPairMask5<>+8(SB)/1, $0x01
+DATA desPairMask5<>+9(SB)/1, $0x01
+DATA desPairMask5<>+10(SB)/1, $0x08
+DATA desPairMask5<>+11(SB)/1, $0x08
+DATA desPairMask5<>+12(SB)/1, $0x01
+DATA desPairMask5<>+13(SB)/1, $0x01
+DATA desPairMask5<>+14(SB)/1, $0x08
+DATA desPairMask5<>+15(SB)/1, $0x08
+DATA desPairMask5<>+16(SB)/1, $0x01
+DATA desPairMask5<>+17(SB)/1, $0x01
+DATA desPairMask5<>+18(SB)/1, $0x08
+DATA desPairMask5<>+19(SB)/1, $0x08
+DATA desPairMask5<>+20(SB)/1, $0x01
+DATA desPairMask5<>+21(SB)/1, $0x01
+DATA desPairMask5<>+22(SB)/1, $0x08
+DATA desPairMask5<>+23(SB)/1, $0x08
+DATA desPairMask5<>+24(SB)/1, $0x01
+DATA desPairMask5<>+25(SB)/1, $0x01
+DATA desPairMask5<>+26(SB)/1, $0x08
+DATA desPairMask5<>+27(SB)/1, $0x08
+DATA desPairMask5<>+28(SB)/1, $0x01
+DATA desPairMask5<>+29(SB)/1, $0x01
+DATA desPairMask5<>+30(SB)/1, $0x08
+DATA desPairMask5<>+31(SB)/1, $0x08
+DATA desPairMask5<>+32(SB)/1, $0x01
+DATA desPairMask5<>+33(SB)/1, $0x01
+DATA desPairMask5<>+34(SB)/1, $0x08
+DATA desPairMask5<>+35(SB)/1, $0x08
+DATA desPairMask5<>+36(SB)/1, $0x01
+DATA desPairMask5<>+37(SB)/1, $0x01
+DATA desPairMask5<>+38(SB)/1, $0x08
+DATA desPairMask5<>+39(SB)/1, $0x08
+DATA desPairMask5<>+40(SB)/1, $0x01
+DATA desPairMask5<>+41(SB)/1, $0x01
+DATA desPairMask5<>+42(SB)/1, $0x08
+DATA desPairMask5<>+43(SB)/1, $0x08
+DATA desPairMask5<>+44(SB)/1, $0x01
+DATA desPairMask5<>+45(SB)/1, $0x01
+DATA desPairMask5<>+46(SB)/1, $0x08
+DATA desPairMask5<>+47(SB)/1, $0x08
+DATA desPairMask5<>+48(SB)/1, $0x01
+DATA desPairMask5<>+49(SB)/1, $0x01
+DATA desPairMask5<>+50(SB)/1, $0x08
+DATA desPairMask5<>+51(SB)/1, $0x08
+DATA desPairMask5<>+52(SB)/1, $0x01
+DATA desPairMask5<>+53(SB)/1, $0x01
+DATA desPairMask5<>+54(SB)/1, $0x08
+DATA desPairMask5<>+55(SB)/1, $0x08
+DATA desPairMask5<>+56(SB)/1, $0x01
+DATA desPairMask5<>+57(SB)/1, $0x01
+DATA desPairMask5<>+58(SB)/1, $0x08
+DATA desPairMask5<>+59(SB)/1, $0x08
+DATA desPairMask5<>+60(SB)/1, $0x01
+DATA desPairMask5<>+61(SB)/1, $0x01
+DATA desPairMask5<>+62(SB)/1, $0x08
+DATA desPairMask5<>+63(SB)/1, $0x08
+GLOBL desPairMask5<>(SB), RODATA|NOPTR, $64
+
+DATA desPairMask6<>+0(SB)/1, $0x00
+DATA desPairMask6<>+1(SB)/1, $0x00
+DATA desPairMask6<>+2(SB)/1, $0x20
+DATA desPairMask6<>+3(SB)/1, $0x20
+DATA desPairMask6<>+4(SB)/1, $0x00
+DATA desPairMask6<>+5(SB)/1, $0x00
+DATA desPairMask6<>+6(SB)/1, $0x20
+DATA desPairMask6<>+7(SB)/1, $0x20
+DATA desPairMask6<>+8(SB)/1, $0x00
+DATA desPairMask6<>+9(SB)/1, $0x00
+DATA desPairMask6<>+10(SB)/1, $0x20
+DATA desPairMask6<>+11(SB)/1, $0x20
+DATA desPairMask6<>+12(SB)/1, $0x00
+DATA desPairMask6<>+13(SB)/1, $0x00
+DATA desPairMask6<>+14(SB)/1, $0x20
+DATA desPairMask6<>+15(SB)/1, $0x20
+DATA desPairMask6<>+16(SB)/1, $0x00
+DATA desPairMask6<>+17(SB)/1, $0x00
+DATA desPairMask6<>+18(SB)/1, $0x20
+DATA desPairMask6<>+19(SB)/1, $0x20
+DATA desPairMask6<>+20(SB)/1, $0x00
+DATA desPairMask6<>+21(SB)/1, $0x00
+DATA desPairMask6<>+22(SB)/1, $0x20
+DATA desPairMask6<>+23(SB)/1, $0x20
+DATA desPairMask6<>+24(SB)/1, $0x00
+DATA desPairMask6<>+25(SB)/1, $0x00
+DATA desPairMask6<>+26(SB)/1, $0x20
+DATA desPairMask6<>+27(SB)/1, $0x20
+DATA desPairMask6<>+28(SB)/1, $0x00
+DATA desPairMask6<>+29(SB)/1, $0x00
+DATA desPairMask6<>+30(SB)/1, $0x20
+DATA desPairMask6<>+31(SB)/1, $0x20
+DATA desPairMask6<>+32(SB)/1, $0x00
+DATA desPairMask6<>+33(SB)/1, $0x00
+DATA desPairMask6<>+34(SB)/1, $0x20
+DATA desPairMask6<>+35(SB)/1, $0x20
+DATA desPairMask6<>+36(SB)/1, $0x00
+DATA desPairMask6<>+37(SB)/1, $0x00
+DATA desPairMask6<>+38(SB)/1, $0x20
+DATA desPairMask6<>+39(SB)/1, $0x20
+DATA desPairMask6<>+40(SB)/1, $0x00
+DATA desPairMask6<>+41(SB)/1, $0x00
+DATA desPairMask6<>+42(SB)/1, $0x20
+DATA desPairMask6<>+43(SB)/1, $0x20
+DATA desPairMask6<>+44(SB)/1, $0x00
+DATA desPairMask6<>+45(SB)/1, $0x00
+DATA desPairMask6<>+46(SB)/1, $0x20
+DATA desPairMask6<>+47(SB)/1, $0x20
+DATA desPairMask6<>+48(SB)/1, $0x00
+DATA desPairMask6<>+49(SB)/1, $0x00
+DATA desPairMask6<>+50(SB)/1, $0x20
+DATA desPairMask6<>+51(SB)/1, $0x20
+DATA desPairMask6<>+52(SB)/1, $0x00
+DATA desPairMask6<>+53(SB)/1, $0x00
+DATA desPairMask6<>+54(SB)/1, $0x20
+DATA desPairMask6<>+55(SB)/1, $0x20
+DATA desPairMask6<>+56(SB)/1, $0x00
+DATA desPairMask6<>+57(SB)/1, $0x00
+DATA desPairMask6<>+58(SB)/1, $0x20
+DATA desPairMask6<>+59(SB)/1, $0x20
+DATA desPairMask6<>+60(SB)/1, $0x00
+DATA desPairMask6<>+61(SB)/1, $0x00
+DATA desPairMask6<>+62(SB)/1, $0x20
+DATA desPairMask6<>+63(SB)/1, $0x20
+GLOBL desPairMask6<>(SB), RODATA|NOPTR, $64
+
+DATA desPairMask7<>+0(SB)/1, $0x02
+DATA desPairMask7<>+1(SB)/1, $0x02
+DATA desPairMask7<>+2(SB)/1, $0x00
+DATA desPairMask7<>+3(SB)/1, $0x00
+DATA desPairMask7<>+4(SB)/1, $0x02
+DATA desPairMask7<>+5(SB)/1, $0x02
+DATA desPairMask7<>+6(SB)/1, $0x00
+DATA desPairMask7<>+7(SB)/1, $0x00
+DATA desPairMask7<>+8(SB)/1, $0x02
+DATA desPairMask7<>+9(SB)/1, $0x02
+DATA desPairMask7<>+10(SB)/1, $0x00
+DATA desPairMask7<>+11(SB)/1, $0x00
+DATA desPairMask7<>+12(SB)/1, $0x02
+DATA desPairMask7<>+13(SB)/1, $0x02
+DATA desPairMask7<>+14(SB)/1, $0x00
+DATA desPairMask7<>+15(SB)/1, $0x00
+DATA desPairMask7<>+16(SB)/1, $0x02
+DATA desPairMask7<>+17(SB)/1, $0x02
+DATA desPairMask7<>+18(SB)/1, $0x00
+DATA desPairMask7<>+19(SB)/1, $0x00
+DATA desPairMask7<>+20(SB)/1, $0x02
+DATA desPairMask7<>+21(SB)/1, $0x02
+DATA desPairMask7<>+22(SB)/1, $0x00
+DATA desPairMask7<>+23(SB)/1, $0x00
+DATA desPairMask7<>+24(SB)/1, $0x02
+DATA desPairMask7<>+25(SB)/1, $0x02
+DATA desPairMask7<>+26(SB)/1, $0x00
+DATA desPairMask7<>+27(SB)/1, $0x00
+DATA desPairMask7<>+28(SB)/1, $0x02
+DATA desPairMask7<>+29(SB)/1, $0x02
+DATA desPairMask7<>+30(SB)/1, $0x00
+DATA desPairMask7<>+31(SB)/1, $0x00
+DATA desPairMask7<>+32(SB)/1, $0x02
+DATA desPairMask7<>+33(SB)/1, $0x02
+DATA desPairMask7<>+34(SB)/1, $0x00
+DATA desPairMask7<>+35(SB)/1, $0x00
+DATA desPairMask7<>+36(SB)/1, $0x02
+DATA desPairMask7<>+37(SB)/1, $0x02
+DATA desPairMask7<>+38(SB)/1, $0x00
+DATA desPairMask7<>+39(SB)/1, $0x00
+DATA desPairMask7<>+40(SB)/1, $0x02
+DATA desPairMask7<>+41(SB)/1, $0x02
+DATA desPairMask7<>+42(SB)/1, $0x00
+DATA desPairMask7<>+43(SB)/1, $0x00
+DATA desPairMask7<>+44(SB)/1, $0x02
+DATA desPairMask7<>+45(SB)/1, $0x02
+DATA desPairMask7<>+46(SB)/1, $0x00
+DATA desPairMask7<>+47(SB)/1, $0x00
+DATA desPairMask7<>+48(SB)/1, $0x02
+DATA desPairMask7<>+49(SB)/1, $0x02
+DATA desPairMask7<>+50(SB)/1, $0x00
+DATA desPairMask7<>+51(SB)/1, $0x00
+DATA desPairMask7<>+52(SB)/1, $0x02
+DATA desPairMask7<>+53(SB)/1, $0x02
+DATA desPairMask7<>+54(SB)/1, $0x00
+DATA desPairMask7<>+55(SB)/1, $0x00
+DATA desPairMask7<>+56(SB)/1, $0x02
+DATA desPairMask7<>+57(SB)/1, $0x02
+DATA desPairMask7<>+58(SB)/1, $0x00
+DATA desPairMask7<>+59(SB)/1, $0x00
+DATA desPairMask7<>+60(SB)/1, $0x02
+DATA desPairMask7<>+61(SB)/1, $0x02
+DATA desPairMask7<>+62(SB)/1, $0x00
+DATA desPairMask7<>+63(SB)/1, $0x00
+GLOBL desPairMask7<>(SB), RODATA|NOPTR, $64
+
+DATA desPairMask8<>+0(SB)/1, $0x20
+DATA desPairMask8<>+1(SB)/1, $0x20
+DATA desPairMask8<>+2(SB)/1, $0x20
+DATA desPairMask8<>+3(SB)/1, $0x20
+DATA desPairMask8<>+4(SB)/1, $0x20
+DATA desPairMask8<>+5(SB)/1, $0x20
+DATA desPairMask8<>+6(SB)/1, $0x20
+DATA desPairMask8<>+7(SB)/1, $0x20
+DATA desPairMask8<>+8(SB)/1, $0x20
+DATA desPairMask8<>+9(SB)/1, $0x20
+DATA desPairMask8<>+10(SB)/1, $0x20
+DATA desPairMask8<>+11(SB)/1, $0x20
+DATA desPairMask8<>+12(SB)/1, $0x20
+DATA desPairMask8<>+13(SB)/1, $0x20
+DATA desPairMask8<>+14(SB)/1, $0x20
+DATA desPairMask8<>+15(SB)/1, $0x20
+DATA desPairMask8<>+16(SB)/1, $0x20
+DATA desPairMask8<>+17(SB)/1, $0x20
+DATA desPairMask8<>+18(SB)/1, $0x20
+DATA desPairMask8<>+19(SB)/1, $0x20
+DATA desPairMask8<>+20(SB)/1, $0x20
+DATA desPairMask8<>+21(SB)/1, $0x20
+DATA desPairMask8<>+22(SB)/1, $0x20
+DATA desPairMask8<>+23(SB)/1, $0x20
+DATA desPairMask8<>+24(SB)/1, $0x20
+DATA desPairMask8<>+25(SB)/1, $0x20
+DATA desPairMask8<>+26(SB)/1, $0x20
+DATA desPairMask8<>+27(SB)/1, $0x20
+DATA desPairMask8<>+28(SB)/1, $0x20
+DATA desPairMask8<>+29(SB)/1, $0x20
+DATA desPairMask8<>+30(SB)/1, $0x20
+DATA desPairMask8<>+31(SB)/1, $0x20
+DATA desPairMask8<>+32(SB)/1, $0x20
+DATA desPairMask8<>+33(SB)/1, $0x20
+DATA desPairMask8<>+34(SB)/1, $0x20
+DATA desPairMask8<>+35(SB)/1, $0x20
+DATA desPairMask8<>+36(SB)/1, $0x20
+DATA desPairMask8<>+37(SB)/1, $0x20
+DATA desPairMask8<>+38(SB)/1, $0x20
+DATA desPairMask8<>+39(SB)/1, $0x20
+DATA desPairMask8<>+40(SB)/1, $0x20
+DATA desPairMask8<>+41(SB)/1, $0x20
+DATA desPairMask8<>+42(SB)/1, $0x20
+DATA desPairMask8<>+43(SB)/1, $0x20
+DATA desPairMask8<>+44(SB)/1, $0x20
+DATA desPairMask8<>+45(SB)/1, $0x20
+DATA desPairMask8<>+46(SB)/1, $0x20
+DATA desPairMask8<>+47(SB)/1, $0x20
+DATA desPairMask8<>+48(SB)/1, $0x20
+DATA desPairMask8<>+49(SB)/1, $0x20
+DATA desPairMask8<>+50(SB)/1, $0x20
+DATA desPairMask8<>+51(SB)/1, $0x20
+DATA desPairMask8<>+52(SB)/1, $0x20
+DATA desPairMask8<>+53(SB)/1, $0x20
+DATA desPairMask8<>+54(SB)/1, $0x20
+DATA desPairMask8<>+55(SB)/1, $0x20
+DATA desPairMask8<>+56(SB)/1, $0x20
+DATA desPairMask8<>+57(SB)/1, $0x20
+DATA desPairMask8<>+58(SB)/1, $0x20
+DATA desPairMask8<>+59(SB)/1, $0x20
+DATA desPairMask8<>+60(SB)/1, $0x20
+DATA desPairMask8<>+61(SB)/1, $0x20
+DATA desPairMask8<>+62(SB)/1, $0x20
+DATA desPairMask8<>+63(SB)/1, $0x20
+GLOBL desPairMask8<>(SB), RODATA|NOPTR, $64
+
+DATA desPairMask9<>+0(SB)/1, $0x00
+DATA desPairMask9<>+1(SB)/1, $0x00
+DATA desPairMask9<>+2(SB)/1, $0x02
+DATA desPairMask9<>+3(SB)/1, $0x02
+DATA desPairMask9<>+4(SB)/1, $0x00
+DATA desPairMask9<>+5(SB)/1, $0x00
+DATA desPairMask9<>+6(SB)/1, $0x02
+DATA desPairMask9<>+7(SB)/1, $0x02
+DATA desPairMask9<>+8(SB)/1, $0x00
+DATA desPairMask9<>+9(SB)/1, $0x00
+DATA desPairMask9<>+10(SB)/1, $0x02
+DATA desPairMask9<>+11(SB)/1, $0x02
+DATA desPairMask9<>+12(SB)/1, $0x00
+DATA desPairMask9<>+13(SB)/1, $0x00
+DATA desPairMask9<>+14(SB)/1, $0x02
+DATA desPairMask9<>+15(SB)/1, $0x02
+DATA desPairMask9<>+16(SB)/1, $0x00
+DATA desPairMask9<>+17(SB)/1, $0x00
+DATA desPairMask9<>+18(SB)/1, $0x02
+DATA desPairMask9<>+19(SB)/1, $0x02
+DATA desPairMask9<>+20(SB)/1, $0x00
+DATA desPairMask9<>+21(SB)/1, $0x00
+DATA desPairMask9<>+22(SB)/1, $0x02
+DATA desPairMask9<>+23(SB)/1, $0x02
+DATA desPairMask9<>+24(SB)/1, $0x00
+DATA desPairMask9<>+25(SB)/1, $0x00
+DATA desPairMask9<>+26(SB)/1, $0x02
+DATA desPairMask9<>+27(SB)/1, $0x02
+DATA desPairMask9<>+28(SB)/1, $0x00
+DATA desPairMask9<>+29(SB)/1, $0x00
+DATA desPairMask9<>+30(SB)/1, $0x02
+DATA desPairMask9<>+31(SB)/1, $0x02
+DATA desPairMask9<>+32(SB)/1, $0x00
+DATA desPairMask9<>+33(SB)/1, $0x00
+DATA desPairMask9<>+34(SB)/1, $0x02
+DATA desPairMask9<>+35(SB)/1, $0x02
+DATA desPairMask9<>+36(SB)/1, $0x00
+DATA desPairMask9<>+37(SB)/1, $0x00
+DATA desPairMask9<>+38(SB)/1, $0x02
+DATA desPairMask9<>+39(SB)/1, $0x02
+DATA desPairMask9<>+40(SB)/1, $0x00
+DATA desPairMask9<>+41(SB)/1, $0x00
+DATA desPairMask9<>+42(SB)/1, $0x02
+DATA desPairMask9<>+43(SB)/1, $0x02
+DATA desPairMask9<>+44(SB)/1, $0x00
+DATA desPairMask9<>+45(SB)/1, $0x00
+DATA desPairMask9<>+46(SB)/1, $0x02
+DATA desPairMask9<>+47(SB)/1, $0x02
+DATA desPairMask9<>+48(SB)/1, $0x00
+DATA desPairMask9<>+49(SB)/1, $0x00
+DATA desPairMask9<>+50(SB)/1, $0x02
+DATA desPairMask9<>+51(SB)/1, $0x02
+DATA desPairMask9<>+52(SB)/1, $0x00
+DATA desPairMask9<>+53(SB)/1, $0x00
+DATA desPairMask9<>+54(SB)/1, $0x02
+DATA desPairMask9<>+55(SB)/1, $0x02
+DATA desPairMask9<>+56(SB)/1, $0x00
+DATA desPairMask9<>+57(SB)/1, $0x00
+DATA desPairMask9<>+58(SB)/1, $0x02
+DATA desPairMask9<>+59(SB)/1, $0x02
+DATA desPairMask9<>+60(SB)/1, $0x00
+DATA desPairMask9<>+61(SB)/1, $0x00
+DATA desPairMask9<>+62(SB)/1, $0x02
+DATA desPairMask9<>+63(SB)/1, $0x02
+GLOBL desPairMask9<>(SB), RODATA|NOPTR, $64
+
+// func des3EncryptShared32AVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, CMOV, GFNI
+TEXT ·des3EncryptShared32AVX512(SB), $1152-32
+	MOVQ         chain+8(FP), BX
+	MOVQ         ptrs+16(FP), CX
+	MOVQ         blocks+24(FP), DX
+	LEAQ         (SP), SI
+	ADDQ         $0x3f, SI
+	ANDQ         $-64, SI
+	VMOVDQU64    desSBox1<>+0(SB), Z0
+	VMOVDQU64    Z0, 576(SI)
+	VMOVDQU64    desSBox2<>+0(SB), Z0
+	VMOVDQU64    Z0, 640(SI)
+	VMOVDQU64    desSBox3<>+0(SB), Z0
+	VMOVDQU64    Z0, 704(SI)
+	VMOVDQU64    desSBox4<>+0(SB), Z0
+	VMOVDQU64    Z0, 768(SI)
+	VMOVDQU64    desSBox5<>+0(SB), Z0
+	VMOVDQU64    Z0, 832(SI)
+	VMOVDQU64    desSBox6<>+0(SB), Z0
+	VMOVDQU64    Z0, 896(SI)
+	VMOVDQU64    desSBox7<>+0(SB), Z0
+	VMOVDQU64    Z0, 960(SI)
+	VMOVDQU64    desSBox8<>+0(SB), Z0
+	VMOVDQU64    Z0, 1024(SI)
+	LEAQ         256(SI), R8
+	LEAQ         512(SI), R10
+	VPBROADCASTQ R10, Z18
+	VMOVDQU64    Z18, (R8)
+	VMOVDQU64    Z18, 64(R8)
+	VMOVDQU64    Z18, 128(R8)
+	VMOVDQU64    Z18, 192(R8)
+	XORL         R9, R9
+	XORL         R13, R13
+	XORL         R15, R15
+	MOVQ         (CX), R10
+	MOVQ         (R10), R10
+	XORQ         (BX), R10
+	MOVQ         R10, (SI)
+	MOVQ         8(CX), R10
+	MOVQ         (R10), R10
+	XORQ         8(BX), R10
+	MOVQ         R10, 8(SI)
+	MOVQ         16(CX), R10
+	MOVQ         (R10), R10
+	XORQ         16(BX), R10
+	MOVQ         R10, 16(SI)
+	MOVQ         24(CX), R10
+	MOVQ         (R10), R10
+	XORQ         24(BX), R10
+	MOVQ         R10, 24(SI)
+	MOVQ         32(CX), R10
+	MOVQ         (R10), R10
+	XORQ         32(BX), R10
+	MOVQ         R10, 32(SI)
+	MOVQ         40(CX), R10
+	MOVQ         (R10), R10
+	XORQ         40(BX), R10
+	MOVQ         R10, 40(SI)
+	MOVQ         48(CX), R10
+	MOVQ         (R10), R10
+	XORQ         48(BX), R10
+	MOVQ         R10, 48(SI)
+	MOVQ         56(CX), R10
+	MOVQ         (R10), R10
+	XORQ         56(BX), R10
+	MOVQ         R10, 56(SI)
+	MOVQ         64(CX), R10
+	MOVQ         (R10), R10
+	XORQ         64(BX), R10
+	MOVQ         R10, 64(SI)
+	MOVQ         72(CX), R10
+	MOVQ         (R10), R10
+	XORQ         72(BX), R10
+	MOVQ         R10, 72(SI)
+	MOVQ         80(CX), R10
+	MOVQ         (R10), R10
+	XORQ         80(BX), R10
+	MOVQ         R10, 80(SI)
+	MOVQ         88(CX), R10
+	MOVQ         (R10), R10
+	XORQ         88(BX), R10
+	MOVQ         R10, 88(SI)
+	MOVQ         96(CX), R10
+	MOVQ         (R10), R10
+	XORQ         96(BX), R10
+	MOVQ         R10, 96(SI)
+	MOVQ         104(CX), R10
+	MOVQ         (R10), R10
+	XORQ         104(BX), R10
+	MOVQ         R10, 104(SI)
+	MOVQ         112(CX), R10
+	MOVQ         (R10), R10
+	XORQ         112(BX), R10
+	MOVQ         R10, 112(SI)
+	MOVQ         120(CX), R10
+	MOVQ         (R10), R10
+	XORQ         120(BX), R10
+	MOVQ         R10, 120(SI)
+	MOVQ         128(CX), R10
+	MOVQ         (R10), R10
+	XORQ         128(BX), R10
+	MOVQ         R10, 128(SI)
+	MOVQ         136(CX), R10
+	MOVQ         (R10), R10
+	XORQ         136(BX), R10
+	MOVQ         R10, 136(SI)
+	MOVQ         144(CX), R10
+	MOVQ         (R10), R10
+	XORQ         144(BX), R10
+	MOVQ         R10, 144(SI)
+	MOVQ         152(CX), R10
+	MOVQ         (R10), R10
+	XORQ         152(BX), R10
+	MOVQ         R10, 152(SI)
+	MOVQ         160(CX), R10
+	MOVQ         (R10), R10
+	XORQ         160(BX), R10
+	MOVQ         R10, 160(SI)
+	MOVQ         168(CX), R10
+	MOVQ         (R10), R10
+	XORQ         168(BX), R10
+	MOVQ         R10, 168(SI)
+	MOVQ         176(CX), R10
+	MOVQ         (R10), R10
+	XORQ         176(BX), R10
+	MOVQ         R10, 176(SI)
+	MOVQ         184(CX), R10
+	MOVQ         (R10), R10
+	XORQ         184(BX), R10
+	MOVQ         R10, 184(SI)
+	MOVQ         192(CX), R10
+	MOVQ         (R10), R10
+	XORQ         192(BX), R10
+	MOVQ         R10, 192(SI)
+	MOVQ         200(CX), R10
+	MOVQ         (R10), R10
+	XORQ         200(BX), R10
+	MOVQ         R10, 200(SI)
+	MOVQ         208(CX), R10
+	MOVQ         (R10), R10
+	XORQ         208(BX), R10
+	MOVQ         R10, 208(SI)
+	MOVQ         216(CX), R10
+	MOVQ         (R10), R10
+	XORQ         216(BX), R10
+	MOVQ         R10, 216(SI)
+	MOVQ         224(CX), R10
+	MOVQ         (R10), R10
+	XORQ         224(BX), R10
+	MOVQ         R10, 224(SI)
+	MOVQ         232(CX), R10
+	MOVQ         (R10), R10
+	XORQ         232(BX), R10
+	MOVQ         R10, 232(SI)
+	MOVQ         240(CX), R10
+	MOVQ         (R10), R10
+	XORQ         240(BX), R10
+	MOVQ         R10, 240(SI)
+	MOVQ         248(CX), R10
+	MOVQ         (R10), R10
+	XORQ         248(BX), R10
+	MOVQ         R10, 248(SI)
+	VMOVDQU64    desPairMask0<>+0(SB), Z8
+	VMOVDQU64    desPairMask1<>+0(SB), Z9
+	VMOVDQU64    desPairMask2<>+0(SB), Z10
+	VMOVDQU64    desPairMask3<>+0(SB), Z11
+	VMOVDQU64    desPairMask4<>+0(SB), Z12
+	VMOVDQU64    desPairMask5<>+0(SB), Z13
+	VMOVDQU64    desPairMask6<>+0(SB), Z14
+	VMOVDQU64    desPairMask7<>+0(SB), Z15
+	VMOVDQU64    desPairMask8<>+0(SB), Z16
+	VMOVDQU64    desPairMask9<>+0(SB), Z17
+	VMOVDQU64    desSecond<>+0(SB), Z0
+	VMOVDQA64    Z0, Z1
+	VMOVDQA64    Z0, Z2
+	VMOVDQA64    Z0, Z3
+	VMOVDQA64    Z0, Z4
+	VMOVDQA64    Z0, Z5
+	VMOVDQA64    Z0, Z6
+	VMOVDQA64    Z0, Z7
+
+block:
+	ADDQ $0x08, R13
+	CMPQ DX, $0x01
+	JNE  more
+	SUBQ $0x08, R13
+
+more:
+	VMOVDQU64      desIP<>+0(SB), Z30
+	VMOVDQU64      desByBytes<>+0(SB), Z31
+	VMOVDQU64      (SI), Z18
+	VGF2P8AFFINEQB $0x00, Z18, Z30, Z18
+	VPERMB         Z18, Z31, Z18
+	VMOVDQU64      64(SI), Z19
+	VGF2P8AFFINEQB $0x00, Z19, Z30, Z19
+	VPERMB         Z19, Z31, Z19
+	VMOVDQU64      128(SI), Z20
+	VGF2P8AFFINEQB $0x00, Z20, Z30, Z20
+	VPERMB         Z20, Z31, Z20
+	VMOVDQU64      192(SI), Z21
+	VGF2P8AFFINEQB $0x00, Z21, Z30, Z21
+	VPERMB         Z21, Z31, Z21
+	VSHUFI64X2     $0x44, Z19, Z18, Z26
+	VSHUFI64X2     $0xee, Z19, Z18, Z27
+	VSHUFI64X2     $0x44, Z21, Z20, Z28
+	VSHUFI64X2     $0xee, Z21, Z20, Z29
+	VSHUFI64X2     $0x88, Z28, Z26, Z22
+	VSHUFI64X2     $0xdd, Z28, Z26, Z23
+	VSHUFI64X2     $0x88, Z29, Z27, Z24
+	VSHUFI64X2     $0xdd, Z29, Z27, Z25
+	VMOVDQU64      desToDwords<>+0(SB), Z30
+	VSHUFPD        $0x00, Z22, Z22, Z18
+	VSHUFPD        $0xff, Z22, Z23, Z19
+	VGF2P8AFFINEQB $0x00, desPairNear0<>+0(SB), Z18, Z18
+	VGF2P8AFFINEQB $0x00, desPairFar0<>+0(SB), Z19, Z19
+	VPXORQ         Z18, Z19, Z18
+	VPSHUFB        Z30, Z18, Z18
+	VPXORQ         Z18, Z0, Z0
+	VSHUFPD        $0xff, Z22, Z22, Z20
+	VSHUFPD        $0x00, Z23, Z22, Z21
+	VGF2P8AFFINEQB $0x00, desPairNear1<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB $0x00, desPairFar1<>+0(SB), Z21, Z21
+	VPXORQ         Z20, Z21, Z20
+	VPSHUFB        Z30, Z20, Z20
+	VPXORQ         Z20, Z1, Z1
+	VSHUFPD        $0xaa, Z23, Z23, Z18
+	VSHUFPD        $0x55, Z22, Z22, Z19
+	VGF2P8AFFINEQB $0x00, desPairNear2<>+0(SB), Z18, Z18
+	VGF2P8AFFINEQB $0x00, desPairFar2<>+0(SB), Z19, Z19
+	VPXORQ         Z18, Z19, Z18
+	VPSHUFB        Z30, Z18, Z18
+	VPXORQ         Z18, Z2, Z2
+	VSHUFPD        $0xaa, Z23, Z23, Z20
+	VSHUFPD        $0x55, Z23, Z23, Z21
+	VGF2P8AFFINEQB $0x00, desPairNear3<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB $0x00, desPairFar3<>+0(SB), Z21, Z21
+	VPXORQ         Z20, Z21, Z20
+	VPSHUFB        Z30, Z20, Z20
+	VPXORQ         Z20, Z3, Z3
+	VSHUFPD        $0x00, Z24, Z24, Z18
+	VSHUFPD        $0xff, Z24, Z25, Z19
+	VGF2P8AFFINEQB $0x00, desPairNear0<>+0(SB), Z18, Z18
+	VGF2P8AFFINEQB $0x00, desPairFar0<>+0(SB), Z19, Z19
+	VPXORQ         Z18, Z19, Z18
+	VPSHUFB        Z30, Z18, Z18
+	VPXORQ         Z18, Z4, Z4
+	VSHUFPD        $0xff, Z24, Z24, Z20
+	VSHUFPD        $0x00, Z25, Z24, Z21
+	VGF2P8AFFINEQB $0x00, desPairNear1<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB $0x00, desPairFar1<>+0(SB), Z21, Z21
+	VPXORQ         Z20, Z21, Z20
+	VPSHUFB        Z30, Z20, Z20
+	VPXORQ         Z20, Z5, Z5
+	VSHUFPD        $0xaa, Z25, Z25, Z18
+	VSHUFPD        $0x55, Z24, Z24, Z19
+	VGF2P8AFFINEQB $0x00, desPairNear2<>+0(SB), Z18, Z18
+	VGF2P8AFFINEQB $0x00, desPairFar2<>+0(SB), Z19, Z19
+	VPXORQ         Z18, Z19, Z18
+	VPSHUFB        Z30, Z18, Z18
+	VPXORQ         Z18, Z6, Z6
+	VSHUFPD        $0xaa, Z25, Z25, Z20
+	VSHUFPD        $0x55, Z25, Z25, Z21
+	VGF2P8AFFINEQB $0x00, desPairNear3<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB $0x00, desPairFar3<>+0(SB), Z21, Z21
+	VPXORQ         Z20, Z21, Z20
+	VPSHUFB        Z30, Z20, Z20
+	VPXORQ         Z20, Z7, Z7
+	MOVQ           keys+0(FP), AX
+	ADDQ           $0x000006c0, AX
+	XORL           R15, R15
+	MOVL           $0x00000003, DI
+
+des:
+	VPXORD.BCST (AX), Z4, Z4
+	VPXORD.BCST 4(AX), Z5, Z5
+	VPXORD.BCST 8(AX), Z6, Z6
+	VPXORD.BCST 12(AX), Z7, Z7
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z4, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z5, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z6, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z7, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 16(AX), Z0, Z0
+	VPXORD.BCST 20(AX), Z1, Z1
+	VPXORD.BCST 24(AX), Z2, Z2
+	VPXORD.BCST 28(AX), Z3, Z3
+	VPTERNLOGD  $0x78, Z8, Z20, Z0
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z0
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z0
+	MOVQ        (R8)(R15*1), R11
+	MOVQ        (BX)(R15*1), R12
+	MOVQ        R12, (R11)(R9*1)
+	MOVQ        (CX)(R15*1), R10
+	MOVQ        (R10)(R13*1), R10
+	MOVQ        R10, (SI)(R15*1)
+	VPTERNLOGD  $0x78, Z10, Z18, Z1
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z1
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z1
+	VPTERNLOGD  $0x96, Z28, Z29, Z1
+	VPTERNLOGD  $0x78, Z9, Z18, Z2
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z2
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z2
+	VPTERNLOGD  $0x96, Z30, Z31, Z2
+	VPTERNLOGD  $0x78, Z8, Z18, Z3
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z3
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z3
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z0, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z1, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z2, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z3, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 32(AX), Z4, Z4
+	VPXORD.BCST 36(AX), Z5, Z5
+	VPXORD.BCST 40(AX), Z6, Z6
+	VPXORD.BCST 44(AX), Z7, Z7
+	VPTERNLOGD  $0x78, Z8, Z20, Z4
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z4
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z4
+	VPTERNLOGD  $0x78, Z10, Z18, Z5
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z5
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z5
+	VPTERNLOGD  $0x96, Z28, Z29, Z5
+	MOVQ        8(R8)(R15*1), R11
+	MOVQ        8(BX)(R15*1), R12
+	MOVQ        R12, (R11)(R9*1)
+	MOVQ        8(CX)(R15*1), R10
+	MOVQ        (R10)(R13*1), R10
+	MOVQ        R10, 8(SI)(R15*1)
+	VPTERNLOGD  $0x78, Z9, Z18, Z6
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z6
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z6
+	VPTERNLOGD  $0x96, Z30, Z31, Z6
+	VPTERNLOGD  $0x78, Z8, Z18, Z7
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z7
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z7
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z4, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z5, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z6, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z7, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 48(AX), Z0, Z0
+	VPXORD.BCST 52(AX), Z1, Z1
+	VPXORD.BCST 56(AX), Z2, Z2
+	VPXORD.BCST 60(AX), Z3, Z3
+	VPTERNLOGD  $0x78, Z8, Z20, Z0
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z0
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z0
+	VPTERNLOGD  $0x78, Z10, Z18, Z1
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z1
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z1
+	VPTERNLOGD  $0x96, Z28, Z29, Z1
+	VPTERNLOGD  $0x78, Z9, Z18, Z2
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z2
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z2
+	VPTERNLOGD  $0x96, Z30, Z31, Z2
+	MOVQ        16(R8)(R15*1), R11
+	MOVQ        16(BX)(R15*1), R12
+	MOVQ        R12, (R11)(R9*1)
+	MOVQ        16(CX)(R15*1), R10
+	MOVQ        (R10)(R13*1), R10
+	MOVQ        R10, 16(SI)(R15*1)
+	VPTERNLOGD  $0x78, Z8, Z18, Z3
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z3
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z3
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z0, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z1, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z2, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z3, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 64(AX), Z4, Z4
+	VPXORD.BCST 68(AX), Z5, Z5
+	VPXORD.BCST 72(AX), Z6, Z6
+	VPXORD.BCST 76(AX), Z7, Z7
+	VPTERNLOGD  $0x78, Z8, Z20, Z4
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z4
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z4
+	VPTERNLOGD  $0x78, Z10, Z18, Z5
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z5
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z5
+	VPTERNLOGD  $0x96, Z28, Z29, Z5
+	VPTERNLOGD  $0x78, Z9, Z18, Z6
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z6
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z6
+	VPTERNLOGD  $0x96, Z30, Z31, Z6
+	VPTERNLOGD  $0x78, Z8, Z18, Z7
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z7
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z7
+	MOVQ        24(R8)(R15*1), R11
+	MOVQ        24(BX)(R15*1), R12
+	MOVQ        R12, (R11)(R9*1)
+	MOVQ        24(CX)(R15*1), R10
+	MOVQ        (R10)(R13*1), R10
+	MOVQ        R10, 24(SI)(R15*1)
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z4, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z5, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z6, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z7, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 80(AX), Z0, Z0
+	VPXORD.BCST 84(AX), Z1, Z1
+	VPXORD.BCST 88(AX), Z2, Z2
+	VPXORD.BCST 92(AX), Z3, Z3
+	VPTERNLOGD  $0x78, Z8, Z20, Z0
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z0
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z0
+	VPTERNLOGD  $0x78, Z10, Z18, Z1
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z1
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z1
+	VPTERNLOGD  $0x96, Z28, Z29, Z1
+	VPTERNLOGD  $0x78, Z9, Z18, Z2
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z2
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z2
+	VPTERNLOGD  $0x96, Z30, Z31, Z2
+	VPTERNLOGD  $0x78, Z8, Z18, Z3
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z3
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z3
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z0, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z1, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z2, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z3, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 96(AX), Z4, Z4
+	VPXORD.BCST 100(AX), Z5, Z5
+	VPXORD.BCST 104(AX), Z6, Z6
+	VPXORD.BCST 108(AX), Z7, Z7
+	VPTERNLOGD  $0x78, Z8, Z20, Z4
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z4
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z4
+	MOVQ        32(R8)(R15*1), R11
+	MOVQ        32(BX)(R15*1), R12
+	MOVQ        R12, (R11)(R9*1)
+	MOVQ        32(CX)(R15*1), R10
+	MOVQ        (R10)(R13*1), R10
+	MOVQ        R10, 32(SI)(R15*1)
+	VPTERNLOGD  $0x78, Z10, Z18, Z5
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z5
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z5
+	VPTERNLOGD  $0x96, Z28, Z29, Z5
+	VPTERNLOGD  $0x78, Z9, Z18, Z6
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z6
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z6
+	VPTERNLOGD  $0x96, Z30, Z31, Z6
+	VPTERNLOGD  $0x78, Z8, Z18, Z7
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z7
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z7
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z4, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z5, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z6, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z7, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 112(AX), Z0, Z0
+	VPXORD.BCST 116(AX), Z1, Z1
+	VPXORD.BCST 120(AX), Z2, Z2
+	VPXORD.BCST 124(AX), Z3, Z3
+	VPTERNLOGD  $0x78, Z8, Z20, Z0
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z0
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z0
+	VPTERNLOGD  $0x78, Z10, Z18, Z1
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z1
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z1
+	VPTERNLOGD  $0x96, Z28, Z29, Z1
+	MOVQ        40(R8)(R15*1), R11
+	MOVQ        40(BX)(R15*1), R12
+	MOVQ        R12, (R11)(R9*1)
+	MOVQ        40(CX)(R15*1), R10
+	MOVQ        (R10)(R13*1), R10
+	MOVQ        R10, 40(SI)(R15*1)
+	VPTERNLOGD  $0x78, Z9, Z18, Z2
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z2
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z2
+	VPTERNLOGD  $0x96, Z30, Z31, Z2
+	VPTERNLOGD  $0x78, Z8, Z18, Z3
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z3
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z3
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z0, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z1, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z2, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z3, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 128(AX), Z4, Z4
+	VPXORD.BCST 132(AX), Z5, Z5
+	VPXORD.BCST 136(AX), Z6, Z6
+	VPXORD.BCST 140(AX), Z7, Z7
+	VPTERNLOGD  $0x78, Z8, Z20, Z4
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z4
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z4
+	VPTERNLOGD  $0x78, Z10, Z18, Z5
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z5
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z5
+	VPTERNLOGD  $0x96, Z28, Z29, Z5
+	VPTERNLOGD  $0x78, Z9, Z18, Z6
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z6
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z6
+	VPTERNLOGD  $0x96, Z30, Z31, Z6
+	MOVQ        48(R8)(R15*1), R11
+	MOVQ        48(BX)(R15*1), R12
+	MOVQ        R12, (R11)(R9*1)
+	MOVQ        48(CX)(R15*1), R10
+	MOVQ        (R10)(R13*1), R10
+	MOVQ        R10, 48(SI)(R15*1)
+	VPTERNLOGD  $0x78, Z8, Z18, Z7
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z7
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z7
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z4, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z5, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z6, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z7, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 144(AX), Z0, Z0
+	VPXORD.BCST 148(AX), Z1, Z1
+	VPXORD.BCST 152(AX), Z2, Z2
+	VPXORD.BCST 156(AX), Z3, Z3
+	VPTERNLOGD  $0x78, Z8, Z20, Z0
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z0
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z0
+	VPTERNLOGD  $0x78, Z10, Z18, Z1
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z1
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z1
+	VPTERNLOGD  $0x96, Z28, Z29, Z1
+	VPTERNLOGD  $0x78, Z9, Z18, Z2
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z2
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z2
+	VPTERNLOGD  $0x96, Z30, Z31, Z2
+	VPTERNLOGD  $0x78, Z8, Z18, Z3
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z3
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z3
+	MOVQ        56(R8)(R15*1), R11
+	MOVQ        56(BX)(R15*1), R12
+	MOVQ        R12, (R11)(R9*1)
+	MOVQ        56(CX)(R15*1), R10
+	MOVQ        (R10)(R13*1), R10
+	MOVQ        R10, 56(SI)(R15*1)
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z0, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z1, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z2, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z3, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 160(AX), Z4, Z4
+	VPXORD.BCST 164(AX), Z5, Z5
+	VPXORD.BCST 168(AX), Z6, Z6
+	VPXORD.BCST 172(AX), Z7, Z7
+	VPTERNLOGD  $0x78, Z8, Z20, Z4
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z4
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z4
+	VPTERNLOGD  $0x78, Z10, Z18, Z5
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z5
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z5
+	VPTERNLOGD  $0x96, Z28, Z29, Z5
+	VPTERNLOGD  $0x78, Z9, Z18, Z6
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z6
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z6
+	VPTERNLOGD  $0x96, Z30, Z31, Z6
+	VPTERNLOGD  $0x78, Z8, Z18, Z7
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z7
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z7
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z4, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z5, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z6, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z7, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 176(AX), Z0, Z0
+	VPXORD.BCST 180(AX), Z1, Z1
+	VPXORD.BCST 184(AX), Z2, Z2
+	VPXORD.BCST 188(AX), Z3, Z3
+	VPTERNLOGD  $0x78, Z8, Z20, Z0
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z0
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z0
+	MOVQ        64(R8)(R15*1), R11
+	MOVQ        64(BX)(R15*1), R12
+	MOVQ        R12, (R11)(R9*1)
+	MOVQ        64(CX)(R15*1), R10
+	MOVQ        (R10)(R13*1), R10
+	MOVQ        R10, 64(SI)(R15*1)
+	VPTERNLOGD  $0x78, Z10, Z18, Z1
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z1
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z1
+	VPTERNLOGD  $0x96, Z28, Z29, Z1
+	VPTERNLOGD  $0x78, Z9, Z18, Z2
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z2
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z2
+	VPTERNLOGD  $0x96, Z30, Z31, Z2
+	VPTERNLOGD  $0x78, Z8, Z18, Z3
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z3
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z3
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z0, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z1, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z2, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z3, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 192(AX), Z4, Z4
+	VPXORD.BCST 196(AX), Z5, Z5
+	VPXORD.BCST 200(AX), Z6, Z6
+	VPXORD.BCST 204(AX), Z7, Z7
+	VPTERNLOGD  $0x78, Z8, Z20, Z4
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z4
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z4
+	VPTERNLOGD  $0x78, Z10, Z18, Z5
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z5
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z5
+	VPTERNLOGD  $0x96, Z28, Z29, Z5
+	MOVQ        72(R8)(R15*1), R11
+	MOVQ        72(BX)(R15*1), R12
+	MOVQ        R12, (R11)(R9*1)
+	MOVQ        72(CX)(R15*1), R10
+	MOVQ        (R10)(R13*1), R10
+	MOVQ        R10, 72(SI)(R15*1)
+	VPTERNLOGD  $0x78, Z9, Z18, Z6
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z6
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z6
+	VPTERNLOGD  $0x96, Z30, Z31, Z6
+	VPTERNLOGD  $0x78, Z8, Z18, Z7
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z7
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z7
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z4, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z5, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z6, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z7, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 208(AX), Z0, Z0
+	VPXORD.BCST 212(AX), Z1, Z1
+	VPXORD.BCST 216(AX), Z2, Z2
+	VPXORD.BCST 220(AX), Z3, Z3
+	VPTERNLOGD  $0x78, Z8, Z20, Z0
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z0
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z0
+	VPTERNLOGD  $0x78, Z10, Z18, Z1
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z1
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z1
+	VPTERNLOGD  $0x96, Z28, Z29, Z1
+	VPTERNLOGD  $0x78, Z9, Z18, Z2
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z2
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z2
+	VPTERNLOGD  $0x96, Z30, Z31, Z2
+	MOVQ        80(R8)(R15*1), R11
+	MOVQ        80(BX)(R15*1), R12
+	MOVQ        R12, (R11)(R9*1)
+	MOVQ        80(CX)(R15*1), R10
+	MOVQ        (R10)(R13*1), R10
+	MOVQ        R10, 80(SI)(R15*1)
+	VPTERNLOGD  $0x78, Z8, Z18, Z3
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z3
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z3
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z0, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z1, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z2, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z3, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 224(AX), Z4, Z4
+	VPXORD.BCST 228(AX), Z5, Z5
+	VPXORD.BCST 232(AX), Z6, Z6
+	VPXORD.BCST 236(AX), Z7, Z7
+	VPTERNLOGD  $0x78, Z8, Z20, Z4
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z4
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z4
+	VPTERNLOGD  $0x78, Z10, Z18, Z5
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z5
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z5
+	VPTERNLOGD  $0x96, Z28, Z29, Z5
+	VPTERNLOGD  $0x78, Z9, Z18, Z6
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z6
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z6
+	VPTERNLOGD  $0x96, Z30, Z31, Z6
+	VPTERNLOGD  $0x78, Z8, Z18, Z7
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z7
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z7
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z4, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z5, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z6, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z7, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 240(AX), Z0, Z0
+	VPXORD.BCST 244(AX), Z1, Z1
+	VPXORD.BCST 248(AX), Z2, Z2
+	VPXORD.BCST 252(AX), Z3, Z3
+	VPTERNLOGD  $0x78, Z8, Z20, Z0
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z0
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z0
+	VPTERNLOGD  $0x78, Z10, Z18, Z1
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z1
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z1
+	VPTERNLOGD  $0x96, Z28, Z29, Z1
+	VPTERNLOGD  $0x78, Z9, Z18, Z2
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z2
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z2
+	VPTERNLOGD  $0x96, Z30, Z31, Z2
+	VPTERNLOGD  $0x78, Z8, Z18, Z3
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z3
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z3
+	VMOVDQU64   576(SI), Z18
+	VPERMT2B    640(SI), Z0, Z18
+	VPRORD      $0x10, Z18, Z22
+	VMOVDQU64   704(SI), Z19
+	VPERMT2B    768(SI), Z1, Z19
+	VPRORD      $0x10, Z19, Z23
+	VMOVDQU64   832(SI), Z20
+	VPERMT2B    1024(SI), Z2, Z20
+	VPRORD      $0x10, Z20, Z24
+	VMOVDQU64   896(SI), Z21
+	VPERMT2B    960(SI), Z3, Z21
+	VPRORD      $0x10, Z21, Z25
+	VPXORD.BCST 256(AX), Z4, Z4
+	VPXORD.BCST 260(AX), Z5, Z5
+	VPXORD.BCST 264(AX), Z6, Z6
+	VPXORD.BCST 268(AX), Z7, Z7
+	VPTERNLOGD  $0x78, Z8, Z20, Z4
+	VPANDD      Z21, Z9, Z26
+	VPANDD      Z22, Z10, Z27
+	VPTERNLOGD  $0x78, Z11, Z23, Z4
+	VPTERNLOGD  $0xf8, Z12, Z24, Z26
+	VPTERNLOGD  $0xf8, Z13, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z4
+	VPTERNLOGD  $0x78, Z10, Z18, Z5
+	VPANDD      Z20, Z12, Z28
+	VPANDD      Z21, Z8, Z29
+	VPTERNLOGD  $0x78, Z13, Z22, Z5
+	VPTERNLOGD  $0xf8, Z9, Z23, Z28
+	VPTERNLOGD  $0xf8, Z14, Z24, Z29
+	VPTERNLOGD  $0x78, Z15, Z25, Z5
+	VPTERNLOGD  $0x96, Z28, Z29, Z5
+	VPTERNLOGD  $0x78, Z9, Z18, Z6
+	VPANDD      Z19, Z13, Z30
+	VPANDD      Z21, Z16, Z31
+	VPTERNLOGD  $0x78, Z12, Z22, Z6
+	VPTERNLOGD  $0xf8, Z8, Z23, Z30
+	VPTERNLOGD  $0xf8, Z15, Z24, Z31
+	VPTERNLOGD  $0x78, Z17, Z25, Z6
+	VPTERNLOGD  $0x96, Z30, Z31, Z6
+	VPTERNLOGD  $0x78, Z8, Z18, Z7
+	VPANDD      Z19, Z11, Z26
+	VPANDD      Z20, Z9, Z27
+	VPTERNLOGD  $0x78, Z13, Z23, Z7
+	VPTERNLOGD  $0xf8, Z10, Z24, Z26
+	VPTERNLOGD  $0xf8, Z12, Z25, Z27
+	VPTERNLOGD  $0x96, Z26, Z27, Z7
+	VPXORD.BCST 272(AX), Z0, Z0
+	VPXORD.BCST 276(AX), Z1, Z1
+	VPXORD.BCST 280(AX), Z2, Z2
+	VPXORD.BCST 284(AX), Z3, Z3
+	VMOVDQA64   Z0, Z18
+	VMOVDQA64   Z4, Z0
+	VMOVDQA64   Z18, Z4
+	VMOVDQA64   Z1, Z19
+	VMOVDQA64   Z5, Z1
+	VMOVDQA64   Z19, Z5
+	VMOVDQA64   Z2, Z20
+	VMOVDQA64   Z6, Z2
+	VMOVDQA64   Z20, Z6
+	VMOVDQA64   Z3, Z21
+	VMOVDQA64   Z7, Z3
+	VMOVDQA64   Z21, Z7
+	ADDQ        $0x00000120, AX
+	ADDQ        $0x00000058, R15
+	MOVL        $0x000000a8, R10
+	CMPQ        R15, $0x000000a8
+	CMOVQHI     R10, R15
+	DECL        DI
+	JNZ         des
+	MOVQ        CX, R8
+	MOVQ        R13, R9
+	CMPQ        DX, $0x01
+	JEQ         last
+	SUBQ        $0x08, R9
+
+last:
+	VMOVDQU64      desToQwords<>+0(SB), Z30
+	VPSHUFB        Z30, Z0, Z18
+	VPSHUFB        Z30, Z1, Z19
+	VPSHUFB        Z30, Z2, Z20
+	VPSHUFB        Z30, Z3, Z21
+	VSHUFPD        $0x00, Z19, Z18, Z26
+	VGF2P8AFFINEQB $0x00, desPairJoin0<>+0(SB), Z26, Z26
+	VSHUFPD        $0xff, Z19, Z18, Z27
+	VGF2P8AFFINEQB $0x00, desPairJoin1<>+0(SB), Z27, Z27
+	VPXORQ         Z26, Z27, Z22
+	VSHUFPD        $0xaa, Z21, Z20, Z28
+	VGF2P8AFFINEQB $0x00, desPairJoin2<>+0(SB), Z28, Z28
+	VSHUFPD        $0xaa, Z20, Z21, Z29
+	VGF2P8AFFINEQB $0x00, desPairJoin3<>+0(SB), Z29, Z29
+	VPXORQ         Z28, Z29, Z23
+	VPSHUFB        Z30, Z4, Z18
+	VPSHUFB        Z30, Z5, Z19
+	VPSHUFB        Z30, Z6, Z20
+	VPSHUFB        Z30, Z7, Z21
+	VSHUFPD        $0x00, Z19, Z18, Z26
+	VGF2P8AFFINEQB $0x00, desPairJoin0<>+0(SB), Z26, Z26
+	VSHUFPD        $0xff, Z19, Z18, Z27
+	VGF2P8AFFINEQB $0x00, desPairJoin1<>+0(SB), Z27, Z27
+	VPXORQ         Z26, Z27, Z24
+	VSHUFPD        $0xaa, Z21, Z20, Z28
+	VGF2P8AFFINEQB $0x00, desPairJoin2<>+0(SB), Z28, Z28
+	VSHUFPD        $0xaa, Z20, Z21, Z29
+	VGF2P8AFFINEQB $0x00, desPairJoin3<>+0(SB), Z29, Z29
+	VPXORQ         Z28, Z29, Z25
+	VSHUFI64X2     $0x44, Z23, Z22, Z26
+	VSHUFI64X2     $0xee, Z23, Z22, Z27
+	VSHUFI64X2     $0x44, Z25, Z24, Z28
+	VSHUFI64X2     $0xee, Z25, Z24, Z29
+	VSHUFI64X2     $0x88, Z28, Z26, Z18
+	VSHUFI64X2     $0xdd, Z28, Z26, Z19
+	VSHUFI64X2     $0x88, Z29, Z27, Z20
+	VSHUFI64X2     $0xdd, Z29, Z27, Z21
+	VMOVDQU64      desByBlocks<>+0(SB), Z31
+	VMOVDQU64      desFP<>+0(SB), Z30
+	VPERMB         Z18, Z31, Z18
+	VGF2P8AFFINEQB $0x00, Z18, Z30, Z18
+	VMOVDQU64      Z18, (BX)
+	VPERMB         Z19, Z31, Z19
+	VGF2P8AFFINEQB $0x00, Z19, Z30, Z19
+	VMOVDQU64      Z19, 64(BX)
+	VPERMB         Z20, Z31, Z20
+	VGF2P8AFFINEQB $0x00, Z20, Z30, Z20
+	VMOVDQU64      Z20, 128(BX)
+	VPERMB         Z21, Z31, Z21
+	VGF2P8AFFINEQB $0x00, Z21, Z30, Z21
+	VMOVDQU64      Z21, 192(BX)
+	DECQ           DX
+	JNZ            block
+	MOVQ           (R8), R11
+	MOVQ           (BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           8(R8), R11
+	MOVQ           8(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           16(R8), R11
+	MOVQ           16(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           24(R8), R11
+	MOVQ           24(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           32(R8), R11
+	MOVQ           32(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           40(R8), R11
+	MOVQ           40(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           48(R8), R11
+	MOVQ           48(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           56(R8), R11
+	MOVQ           56(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           64(R8), R11
+	MOVQ           64(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           72(R8), R11
+	MOVQ           72(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           80(R8), R11
+	MOVQ           80(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           88(R8), R11
+	MOVQ           88(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           96(R8), R11
+	MOVQ           96(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           104(R8), R11
+	MOVQ           104(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           112(R8), R11
+	MOVQ           112(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           120(R8), R11
+	MOVQ           120(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           128(R8), R11
+	MOVQ           128(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           136(R8), R11
+	MOVQ           136(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           144(R8), R11
+	MOVQ           144(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           152(R8), R11
+	MOVQ           152(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           160(R8), R11
+	MOVQ           160(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           168(R8), R11
+	MOVQ           168(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           176(R8), R11
+	MOVQ           176(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           184(R8), R11
+	MOVQ           184(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           192(R8), R11
+	MOVQ           192(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           200(R8), R11
+	MOVQ           200(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           208(R8), R11
+	MOVQ           208(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           216(R8), R11
+	MOVQ           216(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           224(R8), R11
+	MOVQ           224(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           232(R8), R11
+	MOVQ           232(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           240(R8), R11
+	MOVQ           240(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           248(R8), R11
+	MOVQ           248(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	ADDQ           $0x08, R9
+	VPBROADCASTQ   R9, Z18
+	VPADDQ         (CX), Z18, Z19
+	VMOVDQU64      Z19, (CX)
+	VPADDQ         64(CX), Z18, Z19
+	VMOVDQU64      Z19, 64(CX)
+	VPADDQ         128(CX), Z18, Z19
+	VMOVDQU64      Z19, 128(CX)
+	VPADDQ         192(CX), Z18, Z19
+	VMOVDQU64      Z19, 192(CX)
+	VZEROUPPER
+	RET
+
+// func des3EncryptMixed32AVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, CMOV, GFNI
+TEXT ·des3EncryptMixed32AVX512(SB), $1152-32
+	MOVQ         chain+8(FP), BX
+	MOVQ         ptrs+16(FP), CX
+	MOVQ         blocks+24(FP), DX
+	LEAQ         (SP), SI
+	ADDQ         $0x3f, SI
+	ANDQ         $-64, SI
+	VMOVDQU64    desSBox1<>+0(SB), Z0
+	VMOVDQU64    Z0, 576(SI)
+	VMOVDQU64    desSBox2<>+0(SB), Z0
+	VMOVDQU64    Z0, 640(SI)
+	VMOVDQU64    desSBox3<>+0(SB), Z0
+	VMOVDQU64    Z0, 704(SI)
+	VMOVDQU64    desSBox4<>+0(SB), Z0
+	VMOVDQU64    Z0, 768(SI)
+	VMOVDQU64    desSBox5<>+0(SB), Z0
+	VMOVDQU64    Z0, 832(SI)
+	VMOVDQU64    desSBox6<>+0(SB), Z0
+	VMOVDQU64    Z0, 896(SI)
+	VMOVDQU64    desSBox7<>+0(SB), Z0
+	VMOVDQU64    Z0, 960(SI)
+	VMOVDQU64    desSBox8<>+0(SB), Z0
+	VMOVDQU64    Z0, 1024(SI)
+	LEAQ         256(SI), R8
+	LEAQ         512(SI), R10
+	VPBROADCASTQ R10, Z18
+	VMOVDQU64    Z18, (R8)
+	VMOVDQU64    Z18, 64(R8)
+	VMOVDQU64    Z18, 128(R8)
+	VMOVDQU64    Z18, 192(R8)
+	XORL         R9, R9
+	XORL         R13, R13
+	XORL         R15, R15
+	MOVQ         (CX), R10
+	MOVQ         (R10), R10
+	XORQ         (BX), R10
+	MOVQ         R10, (SI)
+	MOVQ         8(CX), R10
+	MOVQ         (R10), R10
+	XORQ         8(BX), R10
+	MOVQ         R10, 8(SI)
+	MOVQ         16(CX), R10
+	MOVQ         (R10), R10
+	XORQ         16(BX), R10
+	MOVQ         R10, 16(SI)
+	MOVQ         24(CX), R10
+	MOVQ         (R10), R10
+	XORQ         24(BX), R10
+	MOVQ         R10, 24(SI)
+	MOVQ         32(CX), R10
+	MOVQ         (R10), R10
+	XORQ         32(BX), R10
+	MOVQ         R10, 32(SI)
+	MOVQ         40(CX), R10
+	MOVQ         (R10), R10
+	XORQ         40(BX), R10
+	MOVQ         R10, 40(SI)
+	MOVQ         48(CX), R10
+	MOVQ         (R10), R10
+	XORQ         48(BX), R10
+	MOVQ         R10, 48(SI)
+	MOVQ         56(CX), R10
+	MOVQ         (R10), R10
+	XORQ         56(BX), R10
+	MOVQ         R10, 56(SI)
+	MOVQ         64(CX), R10
+	MOVQ         (R10), R10
+	XORQ         64(BX), R10
+	MOVQ         R10, 64(SI)
+	MOVQ         72(CX), R10
+	MOVQ         (R10), R10
+	XORQ         72(BX), R10
+	MOVQ         R10, 72(SI)
+	MOVQ         80(CX), R10
+	MOVQ         (R10), R10
+	XORQ         80(BX), R10
+	MOVQ         R10, 80(SI)
+	MOVQ         88(CX), R10
+	MOVQ         (R10), R10
+	XORQ         88(BX), R10
+	MOVQ         R10, 88(SI)
+	MOVQ         96(CX), R10
+	MOVQ         (R10), R10
+	XORQ         96(BX), R10
+	MOVQ         R10, 96(SI)
+	MOVQ         104(CX), R10
+	MOVQ         (R10), R10
+	XORQ         104(BX), R10
+	MOVQ         R10, 104(SI)
+	MOVQ         112(CX), R10
+	MOVQ         (R10), R10
+	XORQ         112(BX), R10
+	MOVQ         R10, 112(SI)
+	MOVQ         120(CX), R10
+	MOVQ         (R10), R10
+	XORQ         120(BX), R10
+	MOVQ         R10, 120(SI)
+	MOVQ         128(CX), R10
+	MOVQ         (R10), R10
+	XORQ         128(BX), R10
+	MOVQ         R10, 128(SI)
+	MOVQ         136(CX), R10
+	MOVQ         (R10), R10
+	XORQ         136(BX), R10
+	MOVQ         R10, 136(SI)
+	MOVQ         144(CX), R10
+	MOVQ         (R10), R10
+	XORQ         144(BX), R10
+	MOVQ         R10, 144(SI)
+	MOVQ         152(CX), R10
+	MOVQ         (R10), R10
+	XORQ         152(BX), R10
+	MOVQ         R10, 152(SI)
+	MOVQ         160(CX), R10
+	MOVQ         (R10), R10
+	XORQ         160(BX), R10
+	MOVQ         R10, 160(SI)
+	MOVQ         168(CX), R10
+	MOVQ         (R10), R10
+	XORQ         168(BX), R10
+	MOVQ         R10, 168(SI)
+	MOVQ         176(CX), R10
+	MOVQ         (R10), R10
+	XORQ         176(BX), R10
+	MOVQ         R10, 176(SI)
+	MOVQ         184(CX), R10
+	MOVQ         (R10), R10
+	XORQ         184(BX), R10
+	MOVQ         R10, 184(SI)
+	MOVQ         192(CX), R10
+	MOVQ         (R10), R10
+	XORQ         192(BX), R10
+	MOVQ         R10, 192(SI)
+	MOVQ         200(CX), R10
+	MOVQ         (R10), R10
+	XORQ         200(BX), R10
+	MOVQ         R10, 200(SI)
+	MOVQ         208(CX), R10
+	MOVQ         (R10), R10
+	XORQ         208(BX), R10
+	MOVQ         R10, 208(SI)
+	MOVQ         216(CX), R10
+	MOVQ         (R10), R10
+	XORQ         216(BX), R10
+	MOVQ         R10, 216(SI)
+	MOVQ         224(CX), R10
+	MOVQ         (R10), R10
+	XORQ         224(BX), R10
+	MOVQ         R10, 224(SI)
+	MOVQ         232(CX), R10
+	MOVQ         (R10), R10
+	XORQ         232(BX), R10
+	MOVQ         R10, 232(SI)
+	MOVQ         240(CX), R10
+	MOVQ         (R10), R10
+	XORQ         240(BX), R10
+	MOVQ         R10, 240(SI)
+	MOVQ         248(CX), R10
+	MOVQ         (R10), R10
+	XORQ         248(BX), R10
+	MOVQ         R10, 248(SI)
+	VMOVDQU64    desPairMask0<>+0(SB), Z8
+	VMOVDQU64    desPairMask1<>+0(SB), Z9
+	VMOVDQU64    desPairMask2<>+0(SB), Z10
+	VMOVDQU64    desPairMask3<>+0(SB), Z11
+	VMOVDQU64    desPairMask4<>+0(SB), Z12
+	VMOVDQU64    desPairMask5<>+0(SB), Z13
+	VMOVDQU64    desPairMask6<>+0(SB), Z14
+	VMOVDQU64    desPairMask7<>+0(SB), Z15
+	VMOVDQU64    desPairMask8<>+0(SB), Z16
+	VMOVDQU64    desPairMask9<>+0(SB), Z17
+	VMOVDQU64    desSecond<>+0(SB), Z0
+	VMOVDQA64    Z0, Z1
+	VMOVDQA64    Z0, Z2
+	VMOVDQA64    Z0, Z3
+	VMOVDQA64    Z0, Z4
+	VMOVDQA64    Z0, Z5
+	VMOVDQA64    Z0, Z6
+	VMOVDQA64    Z0, Z7
+
+block:
+	ADDQ $0x08, R13
+	CMPQ DX, $0x01
+	JNE  more
+	SUBQ $0x08, R13
+
+more:
+	VMOVDQU64      desIP<>+0(SB), Z30
+	VMOVDQU64      desByBytes<>+0(SB), Z31
+	VMOVDQU64      (SI), Z18
+	VGF2P8AFFINEQB $0x00, Z18, Z30, Z18
+	VPERMB         Z18, Z31, Z18
+	VMOVDQU64      64(SI), Z19
+	VGF2P8AFFINEQB $0x00, Z19, Z30, Z19
+	VPERMB         Z19, Z31, Z19
+	VMOVDQU64      128(SI), Z20
+	VGF2P8AFFINEQB $0x00, Z20, Z30, Z20
+	VPERMB         Z20, Z31, Z20
+	VMOVDQU64      192(SI), Z21
+	VGF2P8AFFINEQB $0x00, Z21, Z30, Z21
+	VPERMB         Z21, Z31, Z21
+	VSHUFI64X2     $0x44, Z19, Z18, Z26
+	VSHUFI64X2     $0xee, Z19, Z18, Z27
+	VSHUFI64X2     $0x44, Z21, Z20, Z28
+	VSHUFI64X2     $0xee, Z21, Z20, Z29
+	VSHUFI64X2     $0x88, Z28, Z26, Z22
+	VSHUFI64X2     $0xdd, Z28, Z26, Z23
+	VSHUFI64X2     $0x88, Z29, Z27, Z24
+	VSHUFI64X2     $0xdd, Z29, Z27, Z25
+	VMOVDQU64      desToDwords<>+0(SB), Z30
+	VSHUFPD        $0x00, Z22, Z22, Z18
+	VSHUFPD        $0xff, Z22, Z23, Z19
+	VGF2P8AFFINEQB $0x00, desPairNear0<>+0(SB), Z18, Z18
+	VGF2P8AFFINEQB $0x00, desPairFar0<>+0(SB), Z19, Z19
+	VPXORQ         Z18, Z19, Z18
+	VPSHUFB        Z30, Z18, Z18
+	VPXORQ         Z18, Z0, Z0
+	VSHUFPD        $0xff, Z22, Z22, Z20
+	VSHUFPD        $0x00, Z23, Z22, Z21
+	VGF2P8AFFINEQB $0x00, desPairNear1<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB $0x00, desPairFar1<>+0(SB), Z21, Z21
+	VPXORQ         Z20, Z21, Z20
+	VPSHUFB        Z30, Z20, Z20
+	VPXORQ         Z20, Z1, Z1
+	VSHUFPD        $0xaa, Z23, Z23, Z18
+	VSHUFPD        $0x55, Z22, Z22, Z19
+	VGF2P8AFFINEQB $0x00, desPairNear2<>+0(SB), Z18, Z18
+	VGF2P8AFFINEQB $0x00, desPairFar2<>+0(SB), Z19, Z19
+	VPXORQ         Z18, Z19, Z18
+	VPSHUFB        Z30, Z18, Z18
+	VPXORQ         Z18, Z2, Z2
+	VSHUFPD        $0xaa, Z23, Z23, Z20
+	VSHUFPD        $0x55, Z23, Z23, Z21
+	VGF2P8AFFINEQB $0x00, desPairNear3<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB $0x00, desPairFar3<>+0(SB), Z21, Z21
+	VPXORQ         Z20, Z21, Z20
+	VPSHUFB        Z30, Z20, Z20
+	VPXORQ         Z20, Z3, Z3
+	VSHUFPD        $0x00, Z24, Z24, Z18
+	VSHUFPD        $0xff, Z24, Z25, Z19
+	VGF2P8AFFINEQB $0x00, desPairNear0<>+0(SB), Z18, Z18
+	VGF2P8AFFINEQB $0x00, desPairFar0<>+0(SB), Z19, Z19
+	VPXORQ         Z18, Z19, Z18
+	VPSHUFB        Z30, Z18, Z18
+	VPXORQ         Z18, Z4, Z4
+	VSHUFPD        $0xff, Z24, Z24, Z20
+	VSHUFPD        $0x00, Z25, Z24, Z21
+	VGF2P8AFFINEQB $0x00, desPairNear1<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB $0x00, desPairFar1<>+0(SB), Z21, Z21
+	VPXORQ         Z20, Z21, Z20
+	VPSHUFB        Z30, Z20, Z20
+	VPXORQ         Z20, Z5, Z5
+	VSHUFPD        $0xaa, Z25, Z25, Z18
+	VSHUFPD        $0x55, Z24, Z24, Z19
+	VGF2P8AFFINEQB $0x00, desPairNear2<>+0(SB), Z18, Z18
+	VGF2P8AFFINEQB $0x00, desPairFar2<>+0(SB), Z19, Z19
+	VPXORQ         Z18, Z19, Z18
+	VPSHUFB        Z30, Z18, Z18
+	VPXORQ         Z18, Z6, Z6
+	VSHUFPD        $0xaa, Z25, Z25, Z20
+	VSHUFPD        $0x55, Z25, Z25, Z21
+	VGF2P8AFFINEQB $0x00, desPairNear3<>+0(SB), Z20, Z20
+	VGF2P8AFFINEQB $0x00, desPairFar3<>+0(SB), Z21, Z21
+	VPXORQ         Z20, Z21, Z20
+	VPSHUFB        Z30, Z20, Z20
+	VPXORQ         Z20, Z7, Z7
+	MOVQ           keys+0(FP), AX
+	XORL           R15, R15
+	MOVL           $0x00000003, DI
+
+des:
+	VPXORD     (AX), Z4, Z4
+	VPXORD     64(AX), Z5, Z5
+	VPXORD     128(AX), Z6, Z6
+	VPXORD     192(AX), Z7, Z7
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z4, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z5, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z6, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z7, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     256(AX), Z0, Z0
+	VPXORD     320(AX), Z1, Z1
+	VPXORD     384(AX), Z2, Z2
+	VPXORD     448(AX), Z3, Z3
+	VPTERNLOGD $0x78, Z8, Z20, Z0
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z0
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z0
+	MOVQ       (R8)(R15*1), R11
+	MOVQ       (BX)(R15*1), R12
+	MOVQ       R12, (R11)(R9*1)
+	MOVQ       (CX)(R15*1), R10
+	MOVQ       (R10)(R13*1), R10
+	MOVQ       R10, (SI)(R15*1)
+	VPTERNLOGD $0x78, Z10, Z18, Z1
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z1
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z1
+	VPTERNLOGD $0x96, Z28, Z29, Z1
+	VPTERNLOGD $0x78, Z9, Z18, Z2
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z2
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z2
+	VPTERNLOGD $0x96, Z30, Z31, Z2
+	VPTERNLOGD $0x78, Z8, Z18, Z3
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z3
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z3
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z0, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z1, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z2, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z3, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     512(AX), Z4, Z4
+	VPXORD     576(AX), Z5, Z5
+	VPXORD     640(AX), Z6, Z6
+	VPXORD     704(AX), Z7, Z7
+	VPTERNLOGD $0x78, Z8, Z20, Z4
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z4
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z4
+	VPTERNLOGD $0x78, Z10, Z18, Z5
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z5
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z5
+	VPTERNLOGD $0x96, Z28, Z29, Z5
+	MOVQ       8(R8)(R15*1), R11
+	MOVQ       8(BX)(R15*1), R12
+	MOVQ       R12, (R11)(R9*1)
+	MOVQ       8(CX)(R15*1), R10
+	MOVQ       (R10)(R13*1), R10
+	MOVQ       R10, 8(SI)(R15*1)
+	VPTERNLOGD $0x78, Z9, Z18, Z6
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z6
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z6
+	VPTERNLOGD $0x96, Z30, Z31, Z6
+	VPTERNLOGD $0x78, Z8, Z18, Z7
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z7
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z7
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z4, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z5, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z6, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z7, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     768(AX), Z0, Z0
+	VPXORD     832(AX), Z1, Z1
+	VPXORD     896(AX), Z2, Z2
+	VPXORD     960(AX), Z3, Z3
+	VPTERNLOGD $0x78, Z8, Z20, Z0
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z0
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z0
+	VPTERNLOGD $0x78, Z10, Z18, Z1
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z1
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z1
+	VPTERNLOGD $0x96, Z28, Z29, Z1
+	VPTERNLOGD $0x78, Z9, Z18, Z2
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z2
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z2
+	VPTERNLOGD $0x96, Z30, Z31, Z2
+	MOVQ       16(R8)(R15*1), R11
+	MOVQ       16(BX)(R15*1), R12
+	MOVQ       R12, (R11)(R9*1)
+	MOVQ       16(CX)(R15*1), R10
+	MOVQ       (R10)(R13*1), R10
+	MOVQ       R10, 16(SI)(R15*1)
+	VPTERNLOGD $0x78, Z8, Z18, Z3
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z3
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z3
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z0, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z1, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z2, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z3, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     1024(AX), Z4, Z4
+	VPXORD     1088(AX), Z5, Z5
+	VPXORD     1152(AX), Z6, Z6
+	VPXORD     1216(AX), Z7, Z7
+	VPTERNLOGD $0x78, Z8, Z20, Z4
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z4
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z4
+	VPTERNLOGD $0x78, Z10, Z18, Z5
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z5
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z5
+	VPTERNLOGD $0x96, Z28, Z29, Z5
+	VPTERNLOGD $0x78, Z9, Z18, Z6
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z6
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z6
+	VPTERNLOGD $0x96, Z30, Z31, Z6
+	VPTERNLOGD $0x78, Z8, Z18, Z7
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z7
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z7
+	MOVQ       24(R8)(R15*1), R11
+	MOVQ       24(BX)(R15*1), R12
+	MOVQ       R12, (R11)(R9*1)
+	MOVQ       24(CX)(R15*1), R10
+	MOVQ       (R10)(R13*1), R10
+	MOVQ       R10, 24(SI)(R15*1)
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z4, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z5, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z6, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z7, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     1280(AX), Z0, Z0
+	VPXORD     1344(AX), Z1, Z1
+	VPXORD     1408(AX), Z2, Z2
+	VPXORD     1472(AX), Z3, Z3
+	VPTERNLOGD $0x78, Z8, Z20, Z0
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z0
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z0
+	VPTERNLOGD $0x78, Z10, Z18, Z1
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z1
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z1
+	VPTERNLOGD $0x96, Z28, Z29, Z1
+	VPTERNLOGD $0x78, Z9, Z18, Z2
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z2
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z2
+	VPTERNLOGD $0x96, Z30, Z31, Z2
+	VPTERNLOGD $0x78, Z8, Z18, Z3
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z3
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z3
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z0, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z1, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z2, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z3, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     1536(AX), Z4, Z4
+	VPXORD     1600(AX), Z5, Z5
+	VPXORD     1664(AX), Z6, Z6
+	VPXORD     1728(AX), Z7, Z7
+	VPTERNLOGD $0x78, Z8, Z20, Z4
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z4
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z4
+	MOVQ       32(R8)(R15*1), R11
+	MOVQ       32(BX)(R15*1), R12
+	MOVQ       R12, (R11)(R9*1)
+	MOVQ       32(CX)(R15*1), R10
+	MOVQ       (R10)(R13*1), R10
+	MOVQ       R10, 32(SI)(R15*1)
+	VPTERNLOGD $0x78, Z10, Z18, Z5
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z5
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z5
+	VPTERNLOGD $0x96, Z28, Z29, Z5
+	VPTERNLOGD $0x78, Z9, Z18, Z6
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z6
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z6
+	VPTERNLOGD $0x96, Z30, Z31, Z6
+	VPTERNLOGD $0x78, Z8, Z18, Z7
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z7
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z7
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z4, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z5, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z6, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z7, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     1792(AX), Z0, Z0
+	VPXORD     1856(AX), Z1, Z1
+	VPXORD     1920(AX), Z2, Z2
+	VPXORD     1984(AX), Z3, Z3
+	VPTERNLOGD $0x78, Z8, Z20, Z0
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z0
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z0
+	VPTERNLOGD $0x78, Z10, Z18, Z1
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z1
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z1
+	VPTERNLOGD $0x96, Z28, Z29, Z1
+	MOVQ       40(R8)(R15*1), R11
+	MOVQ       40(BX)(R15*1), R12
+	MOVQ       R12, (R11)(R9*1)
+	MOVQ       40(CX)(R15*1), R10
+	MOVQ       (R10)(R13*1), R10
+	MOVQ       R10, 40(SI)(R15*1)
+	VPTERNLOGD $0x78, Z9, Z18, Z2
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z2
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z2
+	VPTERNLOGD $0x96, Z30, Z31, Z2
+	VPTERNLOGD $0x78, Z8, Z18, Z3
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z3
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z3
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z0, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z1, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z2, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z3, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     2048(AX), Z4, Z4
+	VPXORD     2112(AX), Z5, Z5
+	VPXORD     2176(AX), Z6, Z6
+	VPXORD     2240(AX), Z7, Z7
+	VPTERNLOGD $0x78, Z8, Z20, Z4
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z4
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z4
+	VPTERNLOGD $0x78, Z10, Z18, Z5
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z5
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z5
+	VPTERNLOGD $0x96, Z28, Z29, Z5
+	VPTERNLOGD $0x78, Z9, Z18, Z6
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z6
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z6
+	VPTERNLOGD $0x96, Z30, Z31, Z6
+	MOVQ       48(R8)(R15*1), R11
+	MOVQ       48(BX)(R15*1), R12
+	MOVQ       R12, (R11)(R9*1)
+	MOVQ       48(CX)(R15*1), R10
+	MOVQ       (R10)(R13*1), R10
+	MOVQ       R10, 48(SI)(R15*1)
+	VPTERNLOGD $0x78, Z8, Z18, Z7
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z7
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z7
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z4, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z5, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z6, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z7, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     2304(AX), Z0, Z0
+	VPXORD     2368(AX), Z1, Z1
+	VPXORD     2432(AX), Z2, Z2
+	VPXORD     2496(AX), Z3, Z3
+	VPTERNLOGD $0x78, Z8, Z20, Z0
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z0
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z0
+	VPTERNLOGD $0x78, Z10, Z18, Z1
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z1
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z1
+	VPTERNLOGD $0x96, Z28, Z29, Z1
+	VPTERNLOGD $0x78, Z9, Z18, Z2
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z2
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z2
+	VPTERNLOGD $0x96, Z30, Z31, Z2
+	VPTERNLOGD $0x78, Z8, Z18, Z3
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z3
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z3
+	MOVQ       56(R8)(R15*1), R11
+	MOVQ       56(BX)(R15*1), R12
+	MOVQ       R12, (R11)(R9*1)
+	MOVQ       56(CX)(R15*1), R10
+	MOVQ       (R10)(R13*1), R10
+	MOVQ       R10, 56(SI)(R15*1)
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z0, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z1, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z2, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z3, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     2560(AX), Z4, Z4
+	VPXORD     2624(AX), Z5, Z5
+	VPXORD     2688(AX), Z6, Z6
+	VPXORD     2752(AX), Z7, Z7
+	VPTERNLOGD $0x78, Z8, Z20, Z4
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z4
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z4
+	VPTERNLOGD $0x78, Z10, Z18, Z5
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z5
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z5
+	VPTERNLOGD $0x96, Z28, Z29, Z5
+	VPTERNLOGD $0x78, Z9, Z18, Z6
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z6
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z6
+	VPTERNLOGD $0x96, Z30, Z31, Z6
+	VPTERNLOGD $0x78, Z8, Z18, Z7
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z7
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z7
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z4, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z5, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z6, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z7, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     2816(AX), Z0, Z0
+	VPXORD     2880(AX), Z1, Z1
+	VPXORD     2944(AX), Z2, Z2
+	VPXORD     3008(AX), Z3, Z3
+	VPTERNLOGD $0x78, Z8, Z20, Z0
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z0
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z0
+	MOVQ       64(R8)(R15*1), R11
+	MOVQ       64(BX)(R15*1), R12
+	MOVQ       R12, (R11)(R9*1)
+	MOVQ       64(CX)(R15*1), R10
+	MOVQ       (R10)(R13*1), R10
+	MOVQ       R10, 64(SI)(R15*1)
+	VPTERNLOGD $0x78, Z10, Z18, Z1
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z1
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z1
+	VPTERNLOGD $0x96, Z28, Z29, Z1
+	VPTERNLOGD $0x78, Z9, Z18, Z2
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z2
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z2
+	VPTERNLOGD $0x96, Z30, Z31, Z2
+	VPTERNLOGD $0x78, Z8, Z18, Z3
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z3
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z3
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z0, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z1, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z2, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z3, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     3072(AX), Z4, Z4
+	VPXORD     3136(AX), Z5, Z5
+	VPXORD     3200(AX), Z6, Z6
+	VPXORD     3264(AX), Z7, Z7
+	VPTERNLOGD $0x78, Z8, Z20, Z4
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z4
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z4
+	VPTERNLOGD $0x78, Z10, Z18, Z5
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z5
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z5
+	VPTERNLOGD $0x96, Z28, Z29, Z5
+	MOVQ       72(R8)(R15*1), R11
+	MOVQ       72(BX)(R15*1), R12
+	MOVQ       R12, (R11)(R9*1)
+	MOVQ       72(CX)(R15*1), R10
+	MOVQ       (R10)(R13*1), R10
+	MOVQ       R10, 72(SI)(R15*1)
+	VPTERNLOGD $0x78, Z9, Z18, Z6
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z6
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z6
+	VPTERNLOGD $0x96, Z30, Z31, Z6
+	VPTERNLOGD $0x78, Z8, Z18, Z7
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z7
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z7
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z4, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z5, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z6, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z7, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     3328(AX), Z0, Z0
+	VPXORD     3392(AX), Z1, Z1
+	VPXORD     3456(AX), Z2, Z2
+	VPXORD     3520(AX), Z3, Z3
+	VPTERNLOGD $0x78, Z8, Z20, Z0
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z0
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z0
+	VPTERNLOGD $0x78, Z10, Z18, Z1
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z1
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z1
+	VPTERNLOGD $0x96, Z28, Z29, Z1
+	VPTERNLOGD $0x78, Z9, Z18, Z2
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z2
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z2
+	VPTERNLOGD $0x96, Z30, Z31, Z2
+	MOVQ       80(R8)(R15*1), R11
+	MOVQ       80(BX)(R15*1), R12
+	MOVQ       R12, (R11)(R9*1)
+	MOVQ       80(CX)(R15*1), R10
+	MOVQ       (R10)(R13*1), R10
+	MOVQ       R10, 80(SI)(R15*1)
+	VPTERNLOGD $0x78, Z8, Z18, Z3
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z3
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z3
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z0, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z1, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z2, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z3, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     3584(AX), Z4, Z4
+	VPXORD     3648(AX), Z5, Z5
+	VPXORD     3712(AX), Z6, Z6
+	VPXORD     3776(AX), Z7, Z7
+	VPTERNLOGD $0x78, Z8, Z20, Z4
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z4
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z4
+	VPTERNLOGD $0x78, Z10, Z18, Z5
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z5
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z5
+	VPTERNLOGD $0x96, Z28, Z29, Z5
+	VPTERNLOGD $0x78, Z9, Z18, Z6
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z6
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z6
+	VPTERNLOGD $0x96, Z30, Z31, Z6
+	VPTERNLOGD $0x78, Z8, Z18, Z7
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z7
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z7
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z4, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z5, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z6, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z7, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     3840(AX), Z0, Z0
+	VPXORD     3904(AX), Z1, Z1
+	VPXORD     3968(AX), Z2, Z2
+	VPXORD     4032(AX), Z3, Z3
+	VPTERNLOGD $0x78, Z8, Z20, Z0
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z0
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z0
+	VPTERNLOGD $0x78, Z10, Z18, Z1
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z1
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z1
+	VPTERNLOGD $0x96, Z28, Z29, Z1
+	VPTERNLOGD $0x78, Z9, Z18, Z2
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z2
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z2
+	VPTERNLOGD $0x96, Z30, Z31, Z2
+	VPTERNLOGD $0x78, Z8, Z18, Z3
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z3
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z3
+	VMOVDQU64  576(SI), Z18
+	VPERMT2B   640(SI), Z0, Z18
+	VPRORD     $0x10, Z18, Z22
+	VMOVDQU64  704(SI), Z19
+	VPERMT2B   768(SI), Z1, Z19
+	VPRORD     $0x10, Z19, Z23
+	VMOVDQU64  832(SI), Z20
+	VPERMT2B   1024(SI), Z2, Z20
+	VPRORD     $0x10, Z20, Z24
+	VMOVDQU64  896(SI), Z21
+	VPERMT2B   960(SI), Z3, Z21
+	VPRORD     $0x10, Z21, Z25
+	VPXORD     4096(AX), Z4, Z4
+	VPXORD     4160(AX), Z5, Z5
+	VPXORD     4224(AX), Z6, Z6
+	VPXORD     4288(AX), Z7, Z7
+	VPTERNLOGD $0x78, Z8, Z20, Z4
+	VPANDD     Z21, Z9, Z26
+	VPANDD     Z22, Z10, Z27
+	VPTERNLOGD $0x78, Z11, Z23, Z4
+	VPTERNLOGD $0xf8, Z12, Z24, Z26
+	VPTERNLOGD $0xf8, Z13, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z4
+	VPTERNLOGD $0x78, Z10, Z18, Z5
+	VPANDD     Z20, Z12, Z28
+	VPANDD     Z21, Z8, Z29
+	VPTERNLOGD $0x78, Z13, Z22, Z5
+	VPTERNLOGD $0xf8, Z9, Z23, Z28
+	VPTERNLOGD $0xf8, Z14, Z24, Z29
+	VPTERNLOGD $0x78, Z15, Z25, Z5
+	VPTERNLOGD $0x96, Z28, Z29, Z5
+	VPTERNLOGD $0x78, Z9, Z18, Z6
+	VPANDD     Z19, Z13, Z30
+	VPANDD     Z21, Z16, Z31
+	VPTERNLOGD $0x78, Z12, Z22, Z6
+	VPTERNLOGD $0xf8, Z8, Z23, Z30
+	VPTERNLOGD $0xf8, Z15, Z24, Z31
+	VPTERNLOGD $0x78, Z17, Z25, Z6
+	VPTERNLOGD $0x96, Z30, Z31, Z6
+	VPTERNLOGD $0x78, Z8, Z18, Z7
+	VPANDD     Z19, Z11, Z26
+	VPANDD     Z20, Z9, Z27
+	VPTERNLOGD $0x78, Z13, Z23, Z7
+	VPTERNLOGD $0xf8, Z10, Z24, Z26
+	VPTERNLOGD $0xf8, Z12, Z25, Z27
+	VPTERNLOGD $0x96, Z26, Z27, Z7
+	VPXORD     4352(AX), Z0, Z0
+	VPXORD     4416(AX), Z1, Z1
+	VPXORD     4480(AX), Z2, Z2
+	VPXORD     4544(AX), Z3, Z3
+	VMOVDQA64  Z0, Z18
+	VMOVDQA64  Z4, Z0
+	VMOVDQA64  Z18, Z4
+	VMOVDQA64  Z1, Z19
+	VMOVDQA64  Z5, Z1
+	VMOVDQA64  Z19, Z5
+	VMOVDQA64  Z2, Z20
+	VMOVDQA64  Z6, Z2
+	VMOVDQA64  Z20, Z6
+	VMOVDQA64  Z3, Z21
+	VMOVDQA64  Z7, Z3
+	VMOVDQA64  Z21, Z7
+	ADDQ       $0x00001200, AX
+	ADDQ       $0x00000058, R15
+	MOVL       $0x000000a8, R10
+	CMPQ       R15, $0x000000a8
+	CMOVQHI    R10, R15
+	DECL       DI
+	JNZ        des
+	MOVQ       CX, R8
+	MOVQ       R13, R9
+	CMPQ       DX, $0x01
+	JEQ        last
+	SUBQ       $0x08, R9
+
+last:
+	VMOVDQU64      desToQwords<>+0(SB), Z30
+	VPSHUFB        Z30, Z0, Z18
+	VPSHUFB        Z30, Z1, Z19
+	VPSHUFB        Z30, Z2, Z20
+	VPSHUFB        Z30, Z3, Z21
+	VSHUFPD        $0x00, Z19, Z18, Z26
+	VGF2P8AFFINEQB $0x00, desPairJoin0<>+0(SB), Z26, Z26
+	VSHUFPD        $0xff, Z19, Z18, Z27
+	VGF2P8AFFINEQB $0x00, desPairJoin1<>+0(SB), Z27, Z27
+	VPXORQ         Z26, Z27, Z22
+	VSHUFPD        $0xaa, Z21, Z20, Z28
+	VGF2P8AFFINEQB $0x00, desPairJoin2<>+0(SB), Z28, Z28
+	VSHUFPD        $0xaa, Z20, Z21, Z29
+	VGF2P8AFFINEQB $0x00, desPairJoin3<>+0(SB), Z29, Z29
+	VPXORQ         Z28, Z29, Z23
+	VPSHUFB        Z30, Z4, Z18
+	VPSHUFB        Z30, Z5, Z19
+	VPSHUFB        Z30, Z6, Z20
+	VPSHUFB        Z30, Z7, Z21
+	VSHUFPD        $0x00, Z19, Z18, Z26
+	VGF2P8AFFINEQB $0x00, desPairJoin0<>+0(SB), Z26, Z26
+	VSHUFPD        $0xff, Z19, Z18, Z27
+	VGF2P8AFFINEQB $0x00, desPairJoin1<>+0(SB), Z27, Z27
+	VPXORQ         Z26, Z27, Z24
+	VSHUFPD        $0xaa, Z21, Z20, Z28
+	VGF2P8AFFINEQB $0x00, desPairJoin2<>+0(SB), Z28, Z28
+	VSHUFPD        $0xaa, Z20, Z21, Z29
+	VGF2P8AFFINEQB $0x00, desPairJoin3<>+0(SB), Z29, Z29
+	VPXORQ         Z28, Z29, Z25
+	VSHUFI64X2     $0x44, Z23, Z22, Z26
+	VSHUFI64X2     $0xee, Z23, Z22, Z27
+	VSHUFI64X2     $0x44, Z25, Z24, Z28
+	VSHUFI64X2     $0xee, Z25, Z24, Z29
+	VSHUFI64X2     $0x88, Z28, Z26, Z18
+	VSHUFI64X2     $0xdd, Z28, Z26, Z19
+	VSHUFI64X2     $0x88, Z29, Z27, Z20
+	VSHUFI64X2     $0xdd, Z29, Z27, Z21
+	VMOVDQU64      desByBlocks<>+0(SB), Z31
+	VMOVDQU64      desFP<>+0(SB), Z30
+	VPERMB         Z18, Z31, Z18
+	VGF2P8AFFINEQB $0x00, Z18, Z30, Z18
+	VMOVDQU64      Z18, (BX)
+	VPERMB         Z19, Z31, Z19
+	VGF2P8AFFINEQB $0x00, Z19, Z30, Z19
+	VMOVDQU64      Z19, 64(BX)
+	VPERMB         Z20, Z31, Z20
+	VGF2P8AFFINEQB $0x00, Z20, Z30, Z20
+	VMOVDQU64      Z20, 128(BX)
+	VPERMB         Z21, Z31, Z21
+	VGF2P8AFFINEQB $0x00, Z21, Z30, Z21
+	VMOVDQU64      Z21, 192(BX)
+	DECQ           DX
+	JNZ            block
+	MOVQ           (R8), R11
+	MOVQ           (BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           8(R8), R11
+	MOVQ           8(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           16(R8), R11
+	MOVQ           16(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           24(R8), R11
+	MOVQ           24(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           32(R8), R11
+	MOVQ           32(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           40(R8), R11
+	MOVQ           40(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           48(R8), R11
+	MOVQ           48(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           56(R8), R11
+	MOVQ           56(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           64(R8), R11
+	MOVQ           64(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           72(R8), R11
+	MOVQ           72(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           80(R8), R11
+	MOVQ           80(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           88(R8), R11
+	MOVQ           88(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           96(R8), R11
+	MOVQ           96(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           104(R8), R11
+	MOVQ           104(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           112(R8), R11
+	MOVQ           112(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           120(R8), R11
+	MOVQ           120(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           128(R8), R11
+	MOVQ           128(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           136(R8), R11
+	MOVQ           136(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           144(R8), R11
+	MOVQ           144(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           152(R8), R11
+	MOVQ           152(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           160(R8), R11
+	MOVQ           160(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           168(R8), R11
+	MOVQ           168(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           176(R8), R11
+	MOVQ           176(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           184(R8), R11
+	MOVQ           184(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           192(R8), R11
+	MOVQ           192(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           200(R8), R11
+	MOVQ           200(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           208(R8), R11
+	MOVQ           208(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           216(R8), R11
+	MOVQ           216(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           224(R8), R11
+	MOVQ           224(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           232(R8), R11
+	MOVQ           232(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           240(R8), R11
+	MOVQ           240(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	MOVQ           248(R8), R11
+	MOVQ           248(BX), R12
+	MOVQ           R12, (R11)(R9*1)
+	ADDQ           $0x08, R9
+	VPBROADCASTQ   R9, Z18
+	VPADDQ         (CX), Z18, Z19
+	VMOVDQU64      Z19, (CX)
+	VPADDQ         64(CX), Z18, Z19
+	VMOVDQU64      Z19, 64(CX)
+	VPADDQ         128(CX), Z18, Z19
+	VMOVDQU64      Z19, 128(CX)
+	VPADDQ         192(CX), Z18, Z19
+	VMOVDQU64      Z19, 192(CX)
 	VZEROUPPER
 	RET
 

@@ -13,8 +13,9 @@ type desLanes struct {
 	ptrs   []uintptr
 	chain  []uint64
 	end    [maxDESLanes]int // when the lane's piece ends, in blocks since the beginning; never: it has nothing to do
-	table  []byte           // keys of all lanes, if they differ
-	park   []byte           // where lanes with nothing to do work
+	of     [maxDESLanes]*session
+	table  []byte // keys of all lanes, if they differ
+	park   []byte // where lanes with nothing to do work
 	pieces []piece
 }
 
@@ -62,37 +63,55 @@ func (d *desLanes) crypt(dir offload.Direction, tasks []task, order []uint64) {
 	if dir == offload.Open {
 		slices.SortFunc(d.pieces, func(a, b piece) int { return b.blocks - a.blocks })
 	}
-	d.run(dir)
-	clear(d.pieces)
+	for len(d.pieces) > 0 {
+		k, narrower := d.k, 0
+		if few := k.fewer; few != nil && dir == offload.Seal {
+			total, longest := 0, 0
+			for i := range d.pieces {
+				total, longest = total+d.pieces[i].blocks, max(longest, d.pieces[i].blocks)
+			}
+			narrower = few.lanes
+			if few.cost*max(longest, (total+few.lanes-1)/few.lanes) < k.cost*max(longest, (total+k.lanes-1)/k.lanes) {
+				k, narrower = few, 0
+			}
+		}
+		d.pass(k, dir, narrower)
+	}
+	clear(d.of[:])
+	clear(d.pieces[:cap(d.pieces)])
 	clear(d.chain)
 }
 
-// run works on the pieces.
-func (d *desLanes) run(dir offload.Direction) {
+// pass works on the pieces with one kernel, until so few are left that one of that many lanes can have them.
+func (d *desLanes) pass(k *desKernel, dir offload.Direction, narrower int) {
 	shared := true
 	for i := range d.pieces {
 		shared = shared && d.pieces[i].s == d.pieces[0].s
 	}
 	keys := &d.table[0]
-	run := d.k.encMixed
+	run := k.encMixed
 	switch {
 	case shared && dir == offload.Seal:
-		keys, run = &d.pieces[0].s.schedule[0], d.k.encShared
+		keys, run = &d.pieces[0].s.schedule[0], k.encShared
 	case shared:
-		keys, run = &d.pieces[0].s.schedule[0], d.k.decShared
+		keys, run = &d.pieces[0].s.schedule[0], k.decShared
 	case dir == offload.Open:
-		run = d.k.decMixed
+		run = k.decMixed
 	}
+	clear(d.of[:])
 	next, live, now := 0, 0, 0
 	load := func(lane int) {
 		p := &d.pieces[next]
 		next++
 		d.ptrs[lane], d.chain[lane], d.end[lane] = p.p, p.iv, now+p.blocks
-		if !shared {
-			d.k.put(d.table, lane, p.s.schedule)
+		if d.of[lane] != p.s {
+			d.of[lane] = p.s
+			if !shared {
+				k.put(d.table, lane, p.s.schedule)
+			}
 		}
 	}
-	ends := d.end[:d.k.lanes]
+	ends := d.end[:k.lanes]
 	for lane := range ends {
 		ends[lane] = never
 		if next < len(d.pieces) {
@@ -100,7 +119,7 @@ func (d *desLanes) run(dir offload.Direction) {
 			live++
 		}
 	}
-	for live > 0 {
+	for live > 0 && (next < len(d.pieces) || live > narrower) {
 		until := soonest(ends)
 		if live < len(ends) {
 			until = min(until, now+parkBlocks)
@@ -123,7 +142,13 @@ func (d *desLanes) run(dir offload.Direction) {
 			}
 		}
 	}
+	d.pieces = d.pieces[:0]
+	for lane, e := range ends {
+		if e != never {
+			d.pieces = append(d.pieces, piece{d.ptrs[lane], e - now, d.chain[lane], d.of[lane]})
+		}
+	}
 	if !shared {
-		clear(d.table)
+		clear(d.table[:k.table])
 	}
 }

@@ -74,6 +74,8 @@ type desKernel struct {
 	// chaining value; both are moved on. Several lanes may have the same address, if nobody wants what is there. The mixed
 	// ones take a table instead of one schedule.
 	encShared, decShared, encMixed, decMixed func(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
+	// fewer has fewer lanes, takes less time, and only encrypts; the schedules are the same. nil: there is none.
+	fewer *desKernel
 }
 
 // gcmKernel runs AES-GCM over one packet.

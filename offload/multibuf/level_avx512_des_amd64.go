@@ -7,9 +7,12 @@ import "encoding/binary"
 // each is repeated to four, in a table to a column of a lane each.
 const desRows = 18
 
+// des512Size is the bytes of a schedule, for 64 lanes and after that for 32.
+const des512Size = 3*desRows*8*4 + 3*desRows*4*4
+
 var des512 = desKernel{
 	lanes:     64,
-	size:      3 * desRows * 8 * 4,
+	size:      des512Size,
 	table:     3 * desRows * 8 * 64,
 	cost:      1280,
 	single:    780,
@@ -19,6 +22,21 @@ var des512 = desKernel{
 	decShared: des3DecryptSharedAVX512,
 	encMixed:  des3EncryptMixedAVX512,
 	decMixed:  des3DecryptMixedAVX512,
+	fewer:     &des512x32,
+}
+
+// des512x32 has two S-boxes' indices in a register, and so in each of a row's four double words: two bytes for the one, two
+// for the other, in a table for one lane each.
+var des512x32 = desKernel{
+	lanes:     32,
+	size:      des512Size,
+	table:     3 * desRows * 4 * 64,
+	cost:      940,
+	single:    780,
+	expand:    expandDES512,
+	put:       putDES512x32,
+	encShared: des3EncryptShared32AVX512,
+	encMixed:  des3EncryptMixed32AVX512,
 }
 
 // expandDES512 makes the schedule of a 3DES key, which is three DES keys used in turn to encrypt, decrypt and encrypt
@@ -64,6 +82,26 @@ func expandDES512(schedule, key []byte, decrypt bool) {
 		}
 	}
 	clear(round[:])
+	pairs := schedule[3*desRows*8*4:]
+	for row := range 3 * desRows {
+		for i, boxes := range desPairs {
+			for side, box := range boxes {
+				k := schedule[4*(8*row+int(box))]
+				to := pairs[4*(4*row+i)+2*side:]
+				to[0], to[1] = k, k
+			}
+		}
+	}
+}
+
+// putDES512x32 writes a schedule into a lane's columns.
+func putDES512x32(table []byte, lane int, schedule []byte) {
+	pairs := schedule[3*desRows*8*4:]
+	at := lane/2*4 + lane%2
+	for i := range 3 * desRows * 4 {
+		to := table[64*i+at : 64*i+at+3]
+		to[0], to[2] = pairs[4*i], pairs[4*i+2]
+	}
 }
 
 // putDES512 writes a schedule into a lane's column.

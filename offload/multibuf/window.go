@@ -206,7 +206,11 @@ func (w *workshop) tooFew(class []uint64) bool {
 			return false
 		}
 	}
-	if longest*w.k.des.cost < total*w.k.des.single {
+	k := w.k.des
+	if k.fewer != nil {
+		k = k.fewer
+	}
+	if longest*k.cost < total*k.single {
 		return false
 	}
 	for _, key := range class {

@@ -17,6 +17,8 @@ func avx512() {
 		des512(encrypt, true)
 		des512(encrypt, false)
 	}
+	des512x32(true)
+	des512x32(false)
 	gcmExpand512()
 	gcm512(true)
 	gcm512(false)

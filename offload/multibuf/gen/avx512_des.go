@@ -39,6 +39,84 @@ var ipColumn = [8]int{2, 4, 6, 8, 1, 3, 5, 7}
 // rounds before, which takes that off again.
 const desRows = 18
 
+// desTables are the tables of the kernels.
+type desTables struct {
+	sBox                                  [8]Mem
+	ipMatrix, byBytes, fpMatrix, byBlocks Mem
+	expand                                Mem // matrices for each S-box: from the byte near it, and from the one that is far
+	compress                              Mem // matrices for each byte of a half block: from its first S-box, and its second
+}
+
+// neighbours are the bytes of the half block that an index is made of: most bits come from one, and one or two of them from
+// the one beside it.
+func neighbours(box int) (near, far int) {
+	if box%2 == 0 {
+		return box / 2, (box/2 + 3) % 4
+	}
+	return box / 2, (box/2 + 1) % 4
+}
+
+func newDESTables() (t desTables) {
+	for box := range t.sBox {
+		t.sBox[box] = bytesTable(fmt.Sprintf("desSBox%d", box+1), sBoxTable(box))
+	}
+	t.ipMatrix = bytesTable("desIP", each64(func(i int) byte { return 1 << (8 - ipColumn[i%8]) }))
+	t.byBytes = bytesTable("desByBytes", each64(func(i int) byte { return byte(8*(i%8) + i/8) }))
+	t.fpMatrix = bytesTable("desFP", each64(func(i int) byte { return 1 << (7 - i%8) }))
+	t.byBlocks = bytesTable("desByBlocks", each64(func(i int) byte {
+		for row, column := range ipColumn {
+			if column == i%8+1 {
+				return byte(8*row + i/8)
+			}
+		}
+		panic("unreachable")
+	}))
+	expand := make([]byte, 8*16)
+	for box := range wiring {
+		near, _ := neighbours(box)
+		for _, w := range wiring[box] {
+			at := 16*box + 7 - w.colour
+			if w.half/8 != near {
+				at += 8
+			}
+			expand[at] = 1 << (w.half % 8)
+		}
+	}
+	t.expand = bytesTable("desExpand", expand)
+	// And back: each bit of the half block is the middle of one index.
+	compress := make([]byte, 4*16)
+	for n := range 32 {
+		box := n / 4
+		compress[16*(n/8)+8*(box%2)+7-n%8] = 1 << wiring[box][1+n%4].colour
+	}
+	t.compress = bytesTable("desCompress", compress)
+	return t
+}
+
+// alignedSBoxes copies the S-boxes to memory of which the address is a multiple of 64, as the linker's is not: a table across
+// two cache lines is read in twice the time.
+func (t *desTables) alignedSBoxes(base Register, disp int) (copies [8]Mem) {
+	for box, table := range t.sBox {
+		copies[box] = at(base, disp+64*box)
+		VMOVDQU64(table, Z0)
+		VMOVDQU64(Z0, copies[box])
+	}
+	return copies
+}
+
+// lanes4 transposes four registers of four times 128 bits.
+func lanes4(from, result [4]int, tmp int) {
+	shuffle := func(imm, a, b, r int) { VSHUFI64X2(U8(imm), zmm[b], zmm[a], zmm[r]) }
+	shuffle(0x44, from[0], from[1], tmp)
+	shuffle(0xee, from[0], from[1], tmp+1)
+	shuffle(0x44, from[2], from[3], tmp+2)
+	shuffle(0xee, from[2], from[3], tmp+3)
+	shuffle(0x88, tmp, tmp+2, result[0])
+	shuffle(0xdd, tmp, tmp+2, result[1])
+	shuffle(0x88, tmp+1, tmp+3, result[2])
+	shuffle(0xdd, tmp+1, tmp+3, result[3])
+}
+
 // des512 is 3DES-CBC on 64 lanes. All S-boxes of a round are lookups by vpermb, in 64 blocks at once; the permutations at
 // the ends are matrix multiplications over GF(2).
 //
@@ -52,52 +130,11 @@ func des512(encrypt, shared bool) {
 	if shared {
 		keying = "Shared"
 	}
-	sBox := make([]Mem, 8)
-	for box := range sBox {
-		sBox[box] = bytesTable(fmt.Sprintf("desSBox%d", box+1), sBoxTable(box))
-	}
-	ipMatrix := bytesTable("desIP", each64(func(i int) byte { return 1 << (8 - ipColumn[i%8]) }))
-	byBytes := bytesTable("desByBytes", each64(func(i int) byte { return byte(8*(i%8) + i/8) }))
-	fpMatrix := bytesTable("desFP", each64(func(i int) byte { return 1 << (7 - i%8) }))
-	byBlocks := bytesTable("desByBlocks", each64(func(i int) byte {
-		for row, column := range ipColumn {
-			if column == i%8+1 {
-				return byte(8*row + i/8)
-			}
-		}
-		panic("unreachable")
-	}))
+	tables := newDESTables()
 	var masks [6]Mem
 	for c := range masks {
 		masks[c] = bytesTable(fmt.Sprintf("desMask%d", c), each64(func(int) byte { return 1 << c }))
 	}
-	// Expansion: an index's bits come from one byte of the half block, and one or two of them from the byte beside it.
-	neighbours := func(box int) (near, far int) {
-		if box%2 == 0 {
-			return box / 2, (box/2 + 3) % 4
-		}
-		return box / 2, (box/2 + 1) % 4
-	}
-	expand := make([]byte, 8*16)
-	for box := range wiring {
-		near, _ := neighbours(box)
-		for _, w := range wiring[box] {
-			at := 16*box + 7 - w.colour
-			if w.half/8 != near {
-				at += 8
-			}
-			expand[at] = 1 << (w.half % 8)
-		}
-	}
-	expandTable := bytesTable("desExpand", expand)
-	// And back: each bit of the half block is the middle of one index.
-	compress := make([]byte, 4*16)
-	for n := range 32 {
-		box := n / 4
-		compress[16*(n/8)+8*(box%2)+7-n%8] = 1 << wiring[box][1+n%4].colour
-	}
-	compressTable := bytesTable("desCompress", compress)
-
 	TEXT(fmt.Sprintf("des3%s%sAVX512", direction, keying), 0, "func(keys *byte, chain *uint64, ptrs *uintptr, blocks int)")
 	Doc(fmt.Sprintf("%ss 64 lanes; keys: %s.", direction, keying))
 	chain := Load(Param("chain"), RBX)
@@ -106,7 +143,8 @@ func des512(encrypt, shared bool) {
 	keysNow, lanesDone := RAX, R15
 	in, out, to, off := RSI, RDI, R8, R9 // off: of the block whose results are being stored
 	const buffer = 512
-	alignedLocal(4*buffer+64, in)
+	alignedLocal(4*buffer+64+8*64, in)
+	sBox := tables.alignedSBoxes(in, 4*buffer+64)
 	current := func(i int) Mem { return at(in, buffer+64*i) } // to decrypt: the ciphertext, which is the next chaining value
 	LEAQ(at(in, 2*buffer), out)
 	if encrypt {
@@ -161,8 +199,8 @@ func des512(encrypt, shared bool) {
 	SUBQ(U8(8), next) // there is no next one: fetch this one again
 	Label("more")
 
-	VMOVDQU64(ipMatrix, Z30)
-	VMOVDQU64(byBytes, Z31)
+	VMOVDQU64(tables.ipMatrix, Z30)
+	VMOVDQU64(tables.byBytes, Z31)
 	for i := range 8 {
 		VMOVDQU64(at(in, 64*i), zmm[i])
 		if encrypt {
@@ -174,17 +212,6 @@ func des512(encrypt, shared bool) {
 		VPERMB(zmm[i], Z31, zmm[i])
 	}
 	// Registers of eight blocks become registers of one byte of all blocks.
-	lanes4 := func(from, result [4]int, tmp int) {
-		shuffle := func(imm, a, b, r int) { VSHUFI64X2(U8(imm), zmm[b], zmm[a], zmm[r]) }
-		shuffle(0x44, from[0], from[1], tmp)
-		shuffle(0xee, from[0], from[1], tmp+1)
-		shuffle(0x44, from[2], from[3], tmp+2)
-		shuffle(0xee, from[2], from[3], tmp+3)
-		shuffle(0x88, tmp, tmp+2, result[0])
-		shuffle(0xdd, tmp, tmp+2, result[1])
-		shuffle(0x88, tmp+1, tmp+3, result[2])
-		shuffle(0xdd, tmp+1, tmp+3, result[3])
-	}
 	for p := range 4 {
 		VPUNPCKLQDQ(zmm[2*p+1], zmm[2*p], zmm[8+p])
 		VPUNPCKHQDQ(zmm[2*p+1], zmm[2*p], zmm[12+p])
@@ -198,8 +225,8 @@ func des512(encrypt, shared bool) {
 		for box, z := range set {
 			near, far := neighbours(box)
 			tmp := 24 + box%4
-			VGF2P8AFFINEQB_BCST(U8(0), expandTable.Offset(16*box), zmm[4*half+near], zmm[z])
-			VGF2P8AFFINEQB_BCST(U8(0), expandTable.Offset(16*box+8), zmm[4*half+far], zmm[tmp])
+			VGF2P8AFFINEQB_BCST(U8(0), tables.expand.Offset(16*box), zmm[4*half+near], zmm[z])
+			VGF2P8AFFINEQB_BCST(U8(0), tables.expand.Offset(16*box+8), zmm[4*half+far], zmm[tmp])
 			VPXORQ(zmm[tmp], zmm[z], zmm[z])
 		}
 	}
@@ -272,15 +299,15 @@ func des512(encrypt, shared bool) {
 
 	for half, set := range [][]int{left, right} {
 		for r := range 4 {
-			VGF2P8AFFINEQB_BCST(U8(0), compressTable.Offset(16*r), zmm[set[2*r]], zmm[4*half+r])
-			VGF2P8AFFINEQB_BCST(U8(0), compressTable.Offset(16*r+8), zmm[set[2*r+1]], zmm[24+r])
+			VGF2P8AFFINEQB_BCST(U8(0), tables.compress.Offset(16*r), zmm[set[2*r]], zmm[4*half+r])
+			VGF2P8AFFINEQB_BCST(U8(0), tables.compress.Offset(16*r+8), zmm[set[2*r+1]], zmm[24+r])
 			VPXORQ(zmm[24+r], zmm[4*half+r], zmm[4*half+r])
 		}
 	}
 	lanes4([4]int{0, 2, 4, 6}, [4]int{8, 9, 10, 11}, 16)
 	lanes4([4]int{1, 3, 5, 7}, [4]int{12, 13, 14, 15}, 20)
-	VMOVDQU64(byBlocks, Z31)
-	VMOVDQU64(fpMatrix, Z30)
+	VMOVDQU64(tables.byBlocks, Z31)
+	VMOVDQU64(tables.fpMatrix, Z30)
 	for p := range 4 {
 		VPUNPCKLQDQ(zmm[12+p], zmm[8+p], zmm[2*p])
 		VPUNPCKHQDQ(zmm[12+p], zmm[8+p], zmm[2*p+1])

@@ -102,39 +102,87 @@ var sources = func() (s [8][6]int) {
 	return s
 }()
 
-// colour finds the colours one after the other, each a perfect matching of what is left.
+// colouring says for each colour and S-box which S-box of the round before gives it its input of that colour. It was searched
+// for, together with pairs: of some hundred thousand that can these have the fewest different masks, see pairMasks.
+var colouring = [6][8]int{
+	{6, 4, 1, 7, 2, 3, 5, 0},
+	{3, 0, 6, 1, 7, 2, 4, 5},
+	{4, 6, 5, 2, 3, 0, 7, 1},
+	{7, 5, 4, 0, 1, 6, 2, 3},
+	{5, 7, 3, 6, 0, 4, 1, 2},
+	{1, 2, 0, 4, 5, 7, 3, 6},
+}
+
+// colour gives every wire its colour, and makes sure that no S-box has two of the same, in or out.
 func colour() (all [8][6]wire) {
 	for box := range all {
 		for i := range all[box] {
 			half := (4*box + i + 31) % 32
 			from := permutationP[half] - 1
 			all[box][i] = wire{half: half, box: from / 4, output: from % 4, colour: -1}
+			for c := range colouring {
+				if colouring[c][box] == from/4 {
+					all[box][i].colour = c
+				}
+			}
 		}
 	}
-	for c := range 6 {
-		type end struct{ box, input int }
-		matched := map[int]end{} // source to destination
-		var match func(box int, tried map[int]bool) bool
-		match = func(box int, tried map[int]bool) bool {
-			for i, w := range all[box] {
-				if w.colour >= 0 || tried[w.box] {
-					continue
-				}
-				tried[w.box] = true
-				if other, taken := matched[w.box]; !taken || match(other.box, tried) {
-					matched[w.box] = end{box, i}
-					return true
-				}
-			}
-			return false
-		}
+	for c := range colouring {
+		var in, out uint
 		for box := range all {
-			if !match(box, map[int]bool{}) {
-				panic("the wiring of DES has no edge colouring with six colours")
+			for _, w := range all[box] {
+				if w.colour == c {
+					in, out = in|1<<box, out|1<<w.box
+				}
 			}
 		}
-		for _, to := range matched {
-			all[to.box][to.input].colour = c
+		if in != 0xff || out != 0xff {
+			panic("gen: the colouring of DES's wiring is none")
+		}
+	}
+	return all
+}
+
+// pairs are the S-boxes that share a register where there are lanes to spare: the first has one half of the bytes, the other
+// one the other. Two that are next to each other in the standard need not be a pair.
+var pairs = [4][2]int{{0, 1}, {2, 3}, {4, 7}, {5, 6}}
+
+// pairOf is which pair an S-box belongs to, and which half of the register it has.
+func pairOf(box int) (pair, side int) {
+	for pair, boxes := range pairs {
+		for side, b := range boxes {
+			if b == box {
+				return pair, side
+			}
+		}
+	}
+	panic("gen: an S-box without a pair")
+}
+
+// given is what a pair's next indices take from a pair's tables, or from these with their halves exchanged: of each half the
+// bits in mask.
+type given struct {
+	pair      int
+	exchanged bool
+	mask      [2]byte
+}
+
+// pairMasks is all that a pair's next indices are made of, what comes exchanged last.
+func pairMasks(to int) (all []given) {
+	for _, exchanged := range []bool{false, true} {
+		for pair := range pairs {
+			g := given{pair: pair, exchanged: exchanged}
+			for side, box := range pairs[to] {
+				for c := range colouring {
+					p, s := pairOf(colouring[c][box])
+					if p == pair && (s != side) == exchanged {
+						g.mask[side] |= 1 << c
+					}
+				}
+			}
+			if g.mask != [2]byte{} {
+				all = append(all, g)
+			}
 		}
 	}
 	return all
@@ -177,6 +225,10 @@ func desKeys(name string) error {
 			text += fmt.Sprintf("{%d, %d, %d, %d, %d, %d},\n", bits[0], bits[1], bits[2], bits[3], bits[4], bits[5])
 		}
 		text += "},\n"
+	}
+	text += "}\n\n// desPairs are the S-boxes that share a register in the kernel of 32 lanes, from 0.\nvar desPairs = [4][2]uint8{\n"
+	for _, boxes := range pairs {
+		text += fmt.Sprintf("{%d, %d},\n", boxes[0], boxes[1])
 	}
 	source, err := format.Source([]byte(text + "}\n"))
 	if err != nil {
