@@ -2,6 +2,7 @@ package multibuf_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,7 +22,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var bursts = flag.Int("bursts", 400, "how many random bursts per level and direction to compare with soft")
+var jobsWanted = flag.Int("jobs", 20000, "how many random jobs to compare per level and peer")
+
+// peers are the engines that results are compared with.
+var peers = []offload.Engine{soft.New()}
 
 // eachLevel runs a test at every level that this machine runs.
 func eachLevel(t *testing.T, test func(*testing.T, *multibuf.Engine)) {
@@ -159,25 +163,31 @@ func (f *fenced) place(rnd *rand.Rand, i int, packet []byte) []byte {
 	return p
 }
 
-// TestAgainstSoft compares random bursts with what soft makes of them: up to 300 jobs of up to twelve SAs of any transforms,
-// lengths equal, of a few kinds or wild, and a part of the packets to open damaged; between fences. The seed is fixed.
-func TestAgainstSoft(t *testing.T) {
+// TestAgainstPeers compares random bursts with what other engines make of them: up to 300 jobs of up to twelve SAs of any
+// transforms, lengths equal, of a few kinds or wild, and a part of the packets to open damaged; between fences. The seed is
+// fixed. Built with the tag ipsecmb, it compares with that engine as well as with soft.
+func TestAgainstPeers(t *testing.T) {
 	most := 300
 	f := newFenced(t, most)
-	eachLevel(t, func(t *testing.T, e *multibuf.Engine) {
+	against := func(t *testing.T, e, peer offload.Engine) {
+		caps, err := peer.Probe()
+		if err != nil {
+			t.Fatal(err)
+		}
 		rnd := rand.New(rand.NewPCG(11, 13))
-		mine, theirs := openLane(t, e), openLane(t, soft.New())
-		n := *bursts
+		mine, theirs := openLane(t, e), openLane(t, peer)
+		n := *jobsWanted
 		if testing.Short() {
 			n /= 8
 		}
-		seen := map[offload.Status]int{}
-		for round := range n {
+		seen, worked := map[offload.Status]int{}, map[*offload.Transform]int{}
+		done := 0
+		for round := 0; done < n; round++ {
 			type sa struct {
 				tr           *offload.Transform
 				mine, theirs [2]offload.Session
 			}
-			all := offload.Transforms()
+			all := caps.Transforms
 			few := []*offload.Transform{all[rnd.IntN(len(all))], all[rnd.IntN(len(all))]}
 			sas := make([]sa, 1+rnd.IntN(12))
 			for i := range sas {
@@ -188,7 +198,7 @@ func TestAgainstSoft(t *testing.T) {
 				}
 				k := randomKeys(rnd, s.tr, rnd.IntN(2) == 0)
 				for _, dir := range []offload.Direction{offload.Seal, offload.Open} {
-					s.mine[dir], s.theirs[dir] = newSession(t, e, s.tr, dir, k), newSession(t, soft.New(), s.tr, dir, k)
+					s.mine[dir], s.theirs[dir] = newSession(t, e, s.tr, dir, k), newSession(t, peer, s.tr, dir, k)
 				}
 			}
 			jobs := 1 + rnd.IntN(1<<rnd.IntN(9))
@@ -210,9 +220,12 @@ func TestAgainstSoft(t *testing.T) {
 					size = rnd.IntN(1500)
 				}
 				esp := make([]byte, s.tr.SealedLen(size))
-				for k := range esp {
-					esp[k] = byte(rnd.Uint32())
+				for k := 0; k < len(esp); k += 8 {
+					var word [8]byte
+					binary.LittleEndian.PutUint64(word[:], rnd.Uint64())
+					copy(esp[k:], word[:])
 				}
+				worked[s.tr] += 2
 				hi := rnd.Uint32()
 				want.Jobs[i] = offload.Job{Session: s.theirs[offload.Seal], ESP: esp, SeqHi: hi}
 				got.Jobs[i] = offload.Job{Session: s.mine[offload.Seal], ESP: f.place(rnd, i, esp), SeqHi: hi}
@@ -236,6 +249,7 @@ func TestAgainstSoft(t *testing.T) {
 				got.Jobs[i] = offload.Job{Session: which[i].mine[offload.Open], ESP: f.place(rnd, i, esp), SeqHi: hi}
 			}
 			compareBursts(t, round, mine, theirs, got, want, seen)
+			done += 2 * jobs
 			for i := range sas {
 				for dir := range sas[i].mine {
 					sas[i].mine[dir].Close()
@@ -248,7 +262,17 @@ func TestAgainstSoft(t *testing.T) {
 				t.Errorf("no packet ended with %v", s)
 			}
 		}
-		t.Logf("%d bursts: %v", 2*n, seen)
+		for _, tr := range caps.Transforms {
+			if worked[tr] == 0 {
+				t.Errorf("no packet was of %s", tr)
+			}
+		}
+		t.Logf("%d jobs of %d transforms: %v", done, len(worked), seen)
+	}
+	eachLevel(t, func(t *testing.T, e *multibuf.Engine) {
+		for _, peer := range peers {
+			t.Run(peer.Name(), func(t *testing.T) { against(t, e, peer) })
+		}
 	})
 }
 
@@ -272,7 +296,7 @@ func compareBursts(t *testing.T, round int, mine, theirs offload.Lane, got, want
 			n = min(n, tr.HeaderLen()) // the rest is unspecified
 		}
 		if !bytes.Equal(g.ESP[:n], w.ESP[:n]) {
-			t.Fatalf("round %d, %v, job %d of %d, %s, %d bytes: another packet than soft's", round, want.Dir, i, len(want.Jobs), tr, n)
+			t.Fatalf("round %d, %v, job %d of %d, %s, %d bytes: another packet than the peer's", round, want.Dir, i, len(want.Jobs), tr, n)
 		}
 	}
 }

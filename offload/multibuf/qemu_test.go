@@ -33,8 +33,8 @@ func TestARM64(t *testing.T) {
 		cpu, tests string
 		sha512     bool
 	}{
-		{"max", "TestKernels|TestConformance|TestAgainstSoft", true},
-		{"cortex-a72", "TestKernels|TestAgainstSoft", false},
+		{"max", "TestKernels|TestConformance|TestAgainstPeers", true},
+		{"cortex-a72", "TestKernels|TestAgainstPeers", false},
 	} {
 		t.Run(c.cpu, func(t *testing.T) {
 			run := exec.Command(qemu, "-cpu", c.cpu, binary, "-test.v", "-test.short", "-test.timeout=5m",
