@@ -67,6 +67,9 @@ func des3DecryptSharedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks in
 // Decrypts 64 lanes; keys: Mixed.
 func des3DecryptMixedAVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
 
+// Writes double word i of the schedule to those bytes of row i of the table that lanes has a bit for.
+func des3PutAVX512(table *byte, schedule *byte, lanes uint64, rows int)
+
 // Encrypts 32 lanes; keys: Shared.
 func des3EncryptShared32AVX512(keys *byte, chain *uint64, ptrs *uintptr, blocks int)
 

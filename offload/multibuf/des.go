@@ -17,6 +17,9 @@ type desLanes struct {
 	table  []byte // keys of all lanes, if they differ
 	park   []byte // where lanes with nothing to do work
 	pieces []piece
+
+	keyless []uint8 // lanes of which the key is not in the table yet
+	same    []uint8 // those of them that have one session
 }
 
 // piece is a part of a packet that one lane works on: all of it to encrypt, some of it to decrypt.
@@ -35,6 +38,9 @@ func newDESLanes(k *desKernel) *desLanes {
 		table:  aligned(k.table),
 		park:   aligned(8 * parkBlocks),
 		pieces: make([]piece, 0, window+maxDESLanes),
+
+		keyless: make([]uint8, 0, maxDESLanes),
+		same:    make([]uint8, 0, maxDESLanes),
 	}
 }
 
@@ -107,7 +113,7 @@ func (d *desLanes) pass(k *desKernel, dir offload.Direction, narrower int) {
 		if d.of[lane] != p.s {
 			d.of[lane] = p.s
 			if !shared {
-				k.put(d.table, lane, p.s.schedule)
+				d.keyless = append(d.keyless, uint8(lane))
 			}
 		}
 	}
@@ -129,6 +135,7 @@ func (d *desLanes) pass(k *desKernel, dir offload.Direction, narrower int) {
 				}
 			}
 		}
+		d.putKeys(k)
 		run(keys, &d.chain[0], &d.ptrs[0], until-now)
 		now = until
 		for lane, e := range ends {
@@ -150,5 +157,23 @@ func (d *desLanes) pass(k *desKernel, dir offload.Direction, narrower int) {
 	}
 	if !shared {
 		clear(d.table[:k.table])
+	}
+}
+
+// putKeys writes the keys that are not in the table yet, each into all its lanes at once.
+func (d *desLanes) putKeys(k *desKernel) {
+	for len(d.keyless) > 0 {
+		s := d.of[d.keyless[0]]
+		others := d.keyless[:0]
+		d.same = d.same[:0]
+		for _, lane := range d.keyless {
+			if d.of[lane] == s {
+				d.same = append(d.same, lane)
+			} else {
+				others = append(others, lane)
+			}
+		}
+		k.put(d.table, d.same, s.schedule)
+		d.keyless = others
 	}
 }

@@ -68,8 +68,8 @@ type desKernel struct {
 	cost, single int
 	// expand writes the schedule of a 24-byte key, to encrypt or to decrypt.
 	expand func(schedule []byte, key []byte, decrypt bool)
-	// put writes one lane's key into a table.
-	put func(table []byte, lane int, schedule []byte)
+	// put writes some lanes' key into a table.
+	put func(table []byte, lanes []uint8, schedule []byte)
 	// The four work on blocks 8-byte blocks of every lane. ptrs has the address of each lane's first block, chain its
 	// chaining value; both are moved on. Several lanes may have the same address, if nobody wants what is there. The mixed
 	// ones take a table instead of one schedule.

@@ -94,19 +94,20 @@ func expandDES512(schedule, key []byte, decrypt bool) {
 	}
 }
 
-// putDES512x32 writes a schedule into a lane's columns.
-func putDES512x32(table []byte, lane int, schedule []byte) {
-	pairs := schedule[3*desRows*8*4:]
-	at := lane/2*4 + lane%2
-	for i := range 3 * desRows * 4 {
-		to := table[64*i+at : 64*i+at+3]
-		to[0], to[2] = pairs[4*i], pairs[4*i+2]
+// putDES512 writes a schedule into lanes' columns.
+func putDES512(table []byte, lanes []uint8, schedule []byte) {
+	mask := uint64(0)
+	for _, lane := range lanes {
+		mask |= 1 << lane
 	}
+	des3PutAVX512(&table[0], &schedule[0], mask, 3*desRows*8)
 }
 
-// putDES512 writes a schedule into a lane's column.
-func putDES512(table []byte, lane int, schedule []byte) {
-	for i := range 3 * desRows * 8 {
-		table[64*i+lane] = schedule[4*i]
+// putDES512x32 writes a schedule into lanes' columns.
+func putDES512x32(table []byte, lanes []uint8, schedule []byte) {
+	mask := uint64(0)
+	for _, lane := range lanes {
+		mask |= 0b101 << (lane/2*4 + lane%2)
 	}
+	des3PutAVX512(&table[0], &schedule[3*desRows*8*4], mask, 3*desRows*4)
 }

@@ -42,11 +42,19 @@ func desSliced(words, cost int, encrypt, decrypt func(*byte, *uint64, *uintptr, 
 				}
 			}
 		},
-		put: func(table []byte, lane int, schedule []byte) {
-			bit := uint64(1) << (lane / words)
-			for at := 8 * (lane % words); at < size; at += 8 * words {
-				others := binary.LittleEndian.Uint64(table[at:]) &^ bit
-				binary.LittleEndian.PutUint64(table[at:], others|binary.LittleEndian.Uint64(schedule[at:])&bit)
+		put: func(table []byte, lanes []uint8, schedule []byte) {
+			var masks [4]uint64
+			for _, lane := range lanes {
+				masks[int(lane)%words] |= 1 << (int(lane) / words)
+			}
+			for word, mask := range masks[:words] {
+				if mask == 0 {
+					continue
+				}
+				for at := 8 * word; at < size; at += 8 * words {
+					others := binary.LittleEndian.Uint64(table[at:]) &^ mask
+					binary.LittleEndian.PutUint64(table[at:], others|binary.LittleEndian.Uint64(schedule[at:])&mask)
+				}
 			}
 		},
 		encShared: encrypt, decShared: decrypt, encMixed: encrypt, decMixed: decrypt,

@@ -61,10 +61,12 @@ func expandDESNEON(schedule, key []byte, decrypt bool) {
 	clear(use[:])
 }
 
-// putDESNEON writes a schedule into a lane's column: the kernels have the lanes with even numbers first.
-func putDESNEON(table []byte, lane int, schedule []byte) {
-	column := lane/2 + lane%2*(desLanesNEON/2)
-	for i, k := range schedule[:3*desRows*8] {
-		table[desLanesNEON*i+column] = k
+// putDESNEON writes a schedule into lanes' columns: the kernels have the lanes with even numbers first.
+func putDESNEON(table []byte, lanes []uint8, schedule []byte) {
+	for _, lane := range lanes {
+		column := int(lane/2 + lane%2*(desLanesNEON/2))
+		for i, k := range schedule[:3*desRows*8] {
+			table[desLanesNEON*i+column] = k
+		}
 	}
 }

@@ -17,6 +17,7 @@ func avx512() {
 		des512(encrypt, true)
 		des512(encrypt, false)
 	}
+	desPut512()
 	des512x32(true)
 	des512x32(false)
 	gcmExpand512()

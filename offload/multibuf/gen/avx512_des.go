@@ -333,3 +333,28 @@ func des512(encrypt, shared bool) {
 	VZEROUPPER()
 	RET()
 }
+
+// desPut512 writes a key into some lanes' columns of a table.
+func desPut512() {
+	TEXT("des3PutAVX512", NOSPLIT, "func(table, schedule *byte, lanes uint64, rows int)")
+	Doc("Writes double word i of the schedule to those bytes of row i of the table that lanes has a bit for.")
+	table := Load(Param("table"), RAX)
+	schedule := Load(Param("schedule"), RBX)
+	lanes := Load(Param("lanes"), RCX)
+	rows := Load(Param("rows"), RDX)
+	KMOVQ(lanes, K1)
+	Label("row")
+	const unrolled = 8 // the number of rows is a multiple of it
+	for i := range unrolled {
+		VPBROADCASTD(at(schedule, 4*i), zmm[i])
+		VMOVDQU64(at(table, 64*i), zmm[8+i])
+		VMOVDQU8(zmm[i], K1, zmm[8+i])
+		VMOVDQU64(zmm[8+i], at(table, 64*i))
+	}
+	ADDQ(U8(4*unrolled), schedule)
+	ADDQ(U32(64*unrolled), table)
+	SUBQ(U8(unrolled), rows)
+	JNZ(LabelRef("row"))
+	VZEROUPPER()
+	RET()
+}
