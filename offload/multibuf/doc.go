@@ -9,10 +9,11 @@
 //	session.go   session: key schedules and HMAC states, and who may still use them
 //	window.go    up to 128 jobs: sorted out, encrypted and authenticated, or verified and decrypted
 //	cbc.go       AES-CBC: lanes that are refilled as packets end
-//	des.go       3DES-CBC: 64 lanes; packets to open are cut up among them
+//	des.go       3DES-CBC: 64 lanes, or 32; packets to open are cut up among them
 //	hmac.go      HMAC: lanes with body, tail and outer block
 //	gcm.go       AES-GCM
 //	aes.go       the AES key schedule, in constant time
+//	image.go     copies of the standard library's hashes
 //	words.go     memory that kernels can use: aligned, and wiped
 //	level_*.go   a file for each level: its table, what it needs of the machine, what its kernels cost
 //	deskeys.go   tables for DES's keys; made by gen

@@ -294,6 +294,7 @@ func getWord[T uint32 | uint64](b []byte, lsb bool) T {
 // oneMAC is the standard library's hashes, for one packet at a time.
 type oneMAC struct {
 	hash [len(hmacHashes)]hash.Hash
+	work [len(hmacHashes)][]byte // their images
 	sum  [64]byte
 	hi   [4]byte
 }
@@ -302,6 +303,7 @@ func (o *oneMAC) make() {
 	for auth := range hmacHashes {
 		if hmacHashes[auth].new != nil {
 			o.hash[auth] = hmacHashes[auth].new()
+			o.work[auth] = image(o.hash[auth])
 		}
 	}
 }
@@ -318,10 +320,16 @@ func (o *oneMAC) wipe() {
 // run is macLanes.run, packet by packet.
 func (o *oneMAC) run(auth offload.Auth, dir offload.Direction, tasks []task, order []uint64) {
 	h := o.hash[auth]
-	state := h.(encoding.BinaryUnmarshaler)
+	resume := func(half []byte) error {
+		if work := o.work[auth]; work != nil {
+			copy(work, half)
+			return nil
+		}
+		return h.(encoding.BinaryUnmarshaler).UnmarshalBinary(half)
+	}
 	for _, key := range order {
 		t := &tasks[taskOf(key)]
-		err := state.UnmarshalBinary(t.s.resume[0])
+		err := resume(t.s.resume[0])
 		h.Write(t.esp[:t.end])
 		if t.s.esn {
 			binary.BigEndian.PutUint32(o.hi[:], t.job.SeqHi)
@@ -329,7 +337,7 @@ func (o *oneMAC) run(auth offload.Auth, dir offload.Direction, tasks []task, ord
 		}
 		sum := h.Sum(o.sum[:0])
 		if err == nil {
-			err = state.UnmarshalBinary(t.s.resume[1])
+			err = resume(t.s.resume[1])
 		}
 		h.Write(sum)
 		sum = h.Sum(o.sum[:0])

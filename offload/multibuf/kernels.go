@@ -130,6 +130,18 @@ func (k *kernels) inherit(from *kernels, name Level) {
 	}
 }
 
+// hashesOne reports whether a kernel computes the HMAC of one packet sooner than the standard library.
+func (k *kernels) hashesOne(auth offload.Auth) bool {
+	least, single := 0, k.single[auth] // costs ascend with the lanes
+	switch {
+	case !hmacHashes[auth].wide && len(k.hash32[auth]) > 0:
+		least = k.hash32[auth][0].cost
+	case hmacHashes[auth].wide && len(k.hash64) > 0:
+		least = k.hash64[0].cost
+	}
+	return least != 0 && (single == 0 || least <= single)
+}
+
 // runs reports whether the level has what a transform's cipher needs; hashes can always be done.
 func (k *kernels) runs(t *offload.Transform) bool {
 	switch t.Cipher {

@@ -34,13 +34,15 @@ type session struct {
 	rest offload.Session
 	// few is a session of the same engine for when there are too few packets for a kernel, or nil.
 	few offload.Session
+	// single is that few is to be used for a burst of one job, without a look at it.
+	single bool
 
 	rounds   int    // AES
 	schedule []byte // AES-CBC for one direction, 3DES for one direction, or AES-GCM's key
 	salt     [4]byte
 
 	inner, outer [8]uint64 // HMAC: the hash's chaining values after the padded key (RFC 2104), a word each
-	resume       [2][]byte // the same for the standard library's hash
+	resume       [2][]byte // the same for the standard library's hash: its image, or what MarshalBinary gives if it has none
 
 	// users counts who holds the session, in steps of 2; the lowest bit says that it is closed.
 	users atomic.Int64
@@ -130,6 +132,7 @@ func (s *session) precompute(half int, key []byte, pad byte) error {
 	h := a.new()
 	h.Write(block)
 	state, err := h.(encoding.BinaryMarshaler).MarshalBinary()
+	resume := bytes.Clone(image(h))
 	h.Reset()
 	if err != nil {
 		return fmt.Errorf("multibuf: %w: %s: %w", offload.ErrUnsupported, s.t, err)
@@ -137,6 +140,7 @@ func (s *session) precompute(half int, key []byte, pad byte) error {
 	words, ok := bytes.CutPrefix(state, []byte(a.magic))
 	if !ok {
 		clear(state)
+		clear(resume)
 		return fmt.Errorf("multibuf: %w: %s: the Go library's hash state has an unknown form; build with Go 1.26", offload.ErrUnsupported, s.t)
 	}
 	to := &s.inner
@@ -150,7 +154,12 @@ func (s *session) precompute(half int, key []byte, pad byte) error {
 			to[i] = uint64(binary.BigEndian.Uint32(words[4*i:]))
 		}
 	}
-	s.resume[half] = state
+	if resume == nil {
+		s.resume[half] = state
+		return nil
+	}
+	s.resume[half] = resume
+	clear(state)
 	return nil
 }
 

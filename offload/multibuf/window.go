@@ -32,6 +32,8 @@ type workshop struct {
 	one   oneMAC
 	gcm   gcmScratch
 	rest  elsewhere
+
+	touched bool // a kernel was run since the registers were cleared
 }
 
 func newWorkshop(k *kernels) *workshop {
@@ -67,9 +69,10 @@ func (w *workshop) run(dir offload.Direction, jobs []offload.Job) {
 			w.authenticate(dir)
 			w.crypt(dir)
 		}
-		if w.k.forget != nil {
+		if w.k.forget != nil && w.touched {
 			w.k.forget()
 		}
+		w.touched = false
 	}
 	w.rest.run(dir)
 	for _, s := range w.held {
@@ -125,6 +128,19 @@ var _ [0]struct{} = [window & (window - 1)]struct{}{}
 // sort puts the tasks that have a good status, and a class that is not 0, into order: by class, and in a class the longest
 // first, but for differences of less than 64 bytes or beyond 16 KB, which would not pay.
 func (w *workshop) sort(key func(*task) (class uint64, length int)) {
+	if len(w.tasks) > 1 {
+		w.sortMany(key)
+		return
+	}
+	w.order = w.order[:0]
+	if t := &w.tasks[0]; t.job.Status == offload.OK {
+		if class, _ := key(t); class != 0 {
+			w.order = append(w.order, class<<classShift)
+		}
+	}
+}
+
+func (w *workshop) sortMany(key func(*task) (class uint64, length int)) {
 	var count [256]uint8 // of tasks, by length; window is less than 256
 	order, last, sorted, mixed := w.order[:0], 0, true, false
 	for i := range w.tasks {
@@ -176,6 +192,7 @@ func (w *workshop) crypt(dir offload.Direction) {
 	for rest := w.order; len(rest) > 0; {
 		var class []uint64
 		class, rest = nextClass(rest)
+		w.touched = true
 		switch w.tasks[taskOf(class[0])].s.t.Cipher {
 		case offload.AESCBC:
 			if dir == offload.Seal {
@@ -235,6 +252,7 @@ func (w *workshop) authenticate(dir offload.Direction) {
 		} else {
 			done = w.mac32.run(a, w.k.hash32[auth], w.k.single[auth], dir, w.tasks, class)
 		}
+		w.touched = w.touched || done
 		if !done {
 			w.one.run(auth, dir, w.tasks, class)
 		}
@@ -278,16 +296,22 @@ func (e *elsewhere) run(dir offload.Direction) {
 		return
 	}
 	e.burst = offload.Burst{Dir: dir, Jobs: e.jobs}
-	if e.lane.Submit(&e.burst) != nil || e.lane.Reap(e.done[:], true) != 1 {
-		e.burst.Fail()
-	}
+	e.finish(&e.burst)
 	for i := range e.jobs {
 		e.of[i].Status = e.jobs[i].Status
 	}
 	clear(e.jobs)
 	clear(e.of)
 	e.jobs, e.of = e.jobs[:0], e.of[:0]
-	e.burst, e.done[0] = offload.Burst{}, nil
+	e.burst = offload.Burst{}
+}
+
+// finish has the other engine finish a burst.
+func (e *elsewhere) finish(b *offload.Burst) {
+	if e.lane.Submit(b) != nil || e.lane.Reap(e.done[:], true) != 1 {
+		b.Fail()
+	}
+	e.done[0] = nil
 }
 
 func (e *elsewhere) close() error {
