@@ -32,7 +32,7 @@ type Client struct {
 	conn *net.UnixConn
 	raw  syscall.RawConn
 	peer Peer
-	port uint32 // its netlink port, unique among clients
+	port atomic.Uint32 // its netlink port, unique among clients
 
 	groups atomic.Uint32 // bits, as xfrm.GroupBit has them
 	capAck atomic.Bool
@@ -61,10 +61,10 @@ func (s *Server) Attach(conn *net.UnixConn, peer Peer) (*Client, error) {
 	if s.closed {
 		return nil, ErrClosed
 	}
-	c.port = s.newPort(peer.PID)
+	c.port.Store(s.newPort(peer.PID))
 	s.adopt(c)
 	s.clients[c] = struct{}{}
-	s.ports[c.port] = c
+	s.ports[c.port.Load()] = c
 	s.work.Add(2)
 	read := make(chan struct{})
 	go func() {
@@ -120,11 +120,27 @@ func (s *Server) detach(c *Client) {
 	}
 	c.queue, c.queued = nil, 0
 	delete(s.clients, c)
-	delete(s.ports, c.port)
+	delete(s.ports, c.port.Load())
 }
 
 // Port is the client's netlink port: what getsockname gives as nl_pid.
-func (c *Client) Port() uint32 { return c.port }
+func (c *Client) Port() uint32 { return c.port.Load() }
+
+// SetPort is bind with an nl_pid: EADDRINUSE if another client has that port.
+func (c *Client) SetPort(port uint32) error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if other := c.s.ports[port]; other != nil && other != c {
+		return unix.EADDRINUSE
+	}
+	if _, ok := c.s.clients[c]; !ok {
+		return ErrClosed
+	}
+	delete(c.s.ports, c.port.Load())
+	c.port.Store(port)
+	c.s.ports[port] = c
+	return nil
+}
 
 // Peer is who the client is.
 func (c *Client) Peer() Peer { return c.peer }
@@ -184,7 +200,7 @@ func (c *Client) Option(name int, value int32) error {
 }
 
 func (c *Client) reply() xfrm.Reply {
-	return xfrm.Reply{PID: c.port, CapAck: c.capAck.Load(), ExtAck: c.extAck.Load()}
+	return xfrm.Reply{PID: c.Port(), CapAck: c.capAck.Load(), ExtAck: c.extAck.Load()}
 }
 
 // read takes datagrams one after another; the next one is taken when this one's requests have been answered.

@@ -400,7 +400,7 @@ func (c *Client) allocSPI(h xfrm.Header, q *xfrm.AllocSPI) error {
 		st.attrs.SADir = q.Attrs.SADir
 	}
 	m := st.show()
-	c.send(m.Append(nil, xfrm.MsgNewSA, 0, h.Seq, c.port))
+	c.send(m.Append(nil, xfrm.MsgNewSA, 0, h.Seq, c.Port()))
 	return nil
 }
 

@@ -161,7 +161,7 @@ func (c *Client) getPolicy(h xfrm.Header, q *xfrm.PolicyID) error {
 		return e
 	}
 	m := p.show()
-	c.send(m.Append(nil, xfrm.MsgNewPolicy, 0, h.Seq, c.port))
+	c.send(m.Append(nil, xfrm.MsgNewPolicy, 0, h.Seq, c.Port()))
 	return nil
 }
 

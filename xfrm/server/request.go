@@ -135,7 +135,7 @@ func (c *Client) getSA(h xfrm.Header, q *xfrm.SAID) error {
 		return e
 	}
 	m := st.show()
-	c.send(m.Append(nil, xfrm.MsgNewSA, 0, h.Seq, c.port))
+	c.send(m.Append(nil, xfrm.MsgNewSA, 0, h.Seq, c.Port()))
 	return nil
 }
 
@@ -221,7 +221,7 @@ func (s *Server) injectExpire(h xfrm.Header, q *xfrm.Expire) error {
 func (c *Client) getSADInfo(h xfrm.Header, q *xfrm.SADInfo) error {
 	n := uint32(c.s.sad.all.n)
 	m := xfrm.SADInfo{Flags: q.Flags, Count: xfrm.Some(n), Hash: xfrm.Some(xfrm.HashInfo{Rows: rows(n), MaxRows: 1 << 20})}
-	c.send(m.Append(nil, xfrm.MsgNewSADInfo, 0, h.Seq, c.port))
+	c.send(m.Append(nil, xfrm.MsgNewSADInfo, 0, h.Seq, c.Port()))
 	return nil
 }
 
@@ -258,7 +258,7 @@ func (c *Client) getSPDInfo(h xfrm.Header, q *xfrm.SPDInfo) error {
 		Hash:    xfrm.Some(xfrm.HashInfo{Rows: rows(uint32(d.all.n))*2 - 1, MaxRows: 1 << 20}),
 		Thresh4: xfrm.Some(d.thresh4), Thresh6: xfrm.Some(d.thresh6),
 	}
-	c.send(m.Append(nil, xfrm.MsgNewSPDInfo, 0, h.Seq, c.port))
+	c.send(m.Append(nil, xfrm.MsgNewSPDInfo, 0, h.Seq, c.Port()))
 	return nil
 }
 
@@ -277,6 +277,6 @@ func (s *Server) setDefault(_ xfrm.Header, q *xfrm.Default) error {
 }
 
 func (c *Client) getDefault(h xfrm.Header, _ *xfrm.Default) error {
-	c.send(c.s.spd.def.Append(nil, xfrm.MsgGetDefault, 0, h.Seq, c.port))
+	c.send(c.s.spd.def.Append(nil, xfrm.MsgGetDefault, 0, h.Seq, c.Port()))
 	return nil
 }

@@ -120,7 +120,7 @@ func (s *Server) save() []byte {
 		}
 		content := be.AppendUint64(nil, cookie)
 		content = be.AppendUint32(content, c.groups.Load())
-		content = be.AppendUint32(content, c.port)
+		content = be.AppendUint32(content, c.Port())
 		record(recordClient, append(content, flags))
 	}
 	b = append(b, recordEnd)
@@ -298,7 +298,7 @@ func (s *Server) adopt(c *Client) {
 	c.capAck.Store(was.capAck)
 	c.extAck.Store(was.extAck)
 	if s.ports[was.port] == nil {
-		c.port = was.port
+		c.port.Store(was.port)
 	}
 }
 

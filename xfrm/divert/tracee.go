@@ -1,0 +1,152 @@
+package divert
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// errArch says that there is no filter for this architecture.
+var errArch = fmt.Errorf("programs cannot be diverted on %s", runtime.GOARCH)
+
+// tracee is a thread that waits for the answer to a notification. Its number is its own as long as the notification is valid; so
+// what was done by number counts only if the notification is valid after it.
+type tracee struct {
+	l   *listener
+	id  uint64
+	tid int
+	a   *arch
+}
+
+// read copies memory. It returns EFAULT as the kernel would, and ESRCH if the thread has gone.
+func (t *tracee) read(addr uint64, n int) ([]byte, error) {
+	b := make([]byte, n)
+	if n == 0 {
+		return b, nil
+	}
+	if uint64(uintptr(addr)) != addr {
+		return nil, unix.EFAULT
+	}
+	local := []unix.Iovec{{Base: &b[0]}}
+	local[0].SetLen(n)
+	got, err := unix.ProcessVMReadv(t.tid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: n}}, 0)
+	if !t.l.valid(t.id) {
+		clear(b)
+		return nil, unix.ESRCH
+	}
+	return b, moved(got, n, err)
+}
+
+// write copies to memory, of a thread that was there just before. It can hit another process only if the thread was killed and
+// its number given away within that moment, and the other has the same memory mapped; the kernel offers nothing better.
+func (t *tracee) write(addr uint64, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	if uint64(uintptr(addr)) != addr {
+		return unix.EFAULT
+	}
+	if !t.l.valid(t.id) {
+		return unix.ESRCH
+	}
+	local := []unix.Iovec{{Base: &b[0]}}
+	local[0].SetLen(len(b))
+	put, err := unix.ProcessVMWritev(t.tid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
+	return moved(put, len(b), err)
+}
+
+func moved(got, want int, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case got != want:
+		return unix.EFAULT
+	}
+	return nil
+}
+
+// noThreadFD: this kernel has no PIDFD_THREAD, which is Linux 6.9's.
+var noThreadFD atomic.Bool
+
+// dup copies a descriptor of the thread's.
+func (t *tracee) dup(fd int32) (int, error) {
+	pidfd, err := -1, error(unix.EINVAL)
+	if !noThreadFD.Load() {
+		if pidfd, err = unix.PidfdOpen(t.tid, unix.O_EXCL); err == unix.EINVAL {
+			noThreadFD.Store(true)
+		}
+	}
+	if err == unix.EINVAL {
+		p, e := t.process()
+		if e != nil {
+			return -1, unix.ESRCH
+		}
+		pidfd, err = unix.PidfdOpen(p, 0)
+	}
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(pidfd)
+	got, err := unix.PidfdGetfd(pidfd, int(fd), 0)
+	if err == nil && !t.l.valid(t.id) {
+		unix.Close(got)
+		return -1, unix.ESRCH
+	}
+	return got, err
+}
+
+// process is the ID of the thread's process.
+func (t *tracee) process() (int, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.tid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "Tgid:"); ok {
+			return strconv.Atoi(strings.TrimSpace(v))
+		}
+	}
+	return 0, errors.New("a process without Tgid in its status")
+}
+
+// who is the process, by name.
+func (t *tracee) who() (Peer, error) {
+	pid, err := t.process()
+	if err != nil {
+		return Peer{}, err
+	}
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return Peer{}, err
+	}
+	if !t.l.valid(t.id) {
+		return Peer{}, unix.ESRCH
+	}
+	return Peer{PID: int32(pid), Comm: strings.TrimSuffix(string(comm), "\n")}, nil
+}
+
+// mask is what a pointer has at most.
+func (a *arch) mask() uint64 {
+	if a.word == 4 {
+		return 1<<32 - 1
+	}
+	return 1<<64 - 1
+}
+
+// long decodes an unsigned long.
+func (a *arch) long(b []byte) uint64 {
+	if a.word == 4 {
+		return uint64(a.order.Uint32(b))
+	}
+	return a.order.Uint64(b)
+}
+
+func cookieOf(fd int) (uint64, error) {
+	return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
+}
