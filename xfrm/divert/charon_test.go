@@ -63,8 +63,9 @@ type charon struct {
 	dir  string
 	prog string
 	*rig
-	db  *sa.DB
-	cmd *exec.Cmd
+	db    *sa.DB
+	local netip.Addr
+	cmd   *exec.Cmd
 }
 
 // pairOfCharons are two hosts with a wire between them. The first runs charon-systemd, the second charon.
@@ -86,24 +87,43 @@ func pairOfCharons(tb testing.TB, encap string) [2]*charon {
 		if err := os.WriteFile(c.dir+"/swanctl.conf", []byte(conf), 0o600); err != nil {
 			tb.Fatal(err)
 		}
-		c.db = sa.NewDB()
-		tb.Cleanup(func() {
-			c.db.Close()
-			if err := c.db.Wait(); err != nil {
-				tb.Error(err)
-			}
-		})
-		engine := soft.New()
-		c.rig = newRig(tb, server.Config{Backend: server.NewDB(server.DBConfig{
-			DB:     c.db,
-			Engine: func(*offload.Transform) (offload.Engine, error) { return engine, nil },
-			Local:  func(a netip.Addr) bool { return a == netip.MustParseAddr(here) },
-		})})
+		c.newDB()
+		c.local = netip.MustParseAddr(here)
+		c.rig = newRig(tb, c.config())
 	}
 	return cs
 }
 
-// start starts the daemon and loads its connection. It is told to systemd's socket, if there is one, who is ready.
+// config is a server's over the data plane's SAs.
+func (c *charon) config() server.Config {
+	engine := soft.New()
+	return server.Config{Backend: server.NewDB(server.DBConfig{
+		DB:     c.db,
+		Engine: func(*offload.Transform) (offload.Engine, error) { return engine, nil },
+		Local:  func(a netip.Addr) bool { return a == c.local },
+	})}
+}
+
+// newServer is a server with a new data plane.
+func (c *charon) newServer() *server.Server {
+	c.newDB()
+	s := server.New(c.config())
+	c.tb.Cleanup(s.Close)
+	return s
+}
+
+func (c *charon) newDB() {
+	db := sa.NewDB()
+	c.db = db
+	c.tb.Cleanup(func() {
+		db.Close()
+		if err := db.Wait(); err != nil {
+			c.tb.Error(err)
+		}
+	})
+}
+
+// startDaemon starts the daemon and loads its connection. It is told to systemd's socket, if there is one, who is ready.
 func (c *charon) startDaemon(notify string) {
 	c.tb.Helper()
 	self, err := os.Executable()

@@ -190,6 +190,15 @@ func (r *rig) run(mode string, argv ...string) string {
 	return string(out)
 }
 
+// python is the interpreter itself, where "python3" may be a script that looks for it.
+var python = sync.OnceValue(func() string {
+	out, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
+	if err != nil {
+		return "python3"
+	}
+	return strings.TrimSpace(string(out))
+})
+
 // eventually waits for a condition.
 func eventually(tb testing.TB, what string, f func() bool) {
 	tb.Helper()

@@ -15,7 +15,7 @@ func TestPython(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			r := newRig(t, server.Config{})
 			seed := rand.Uint32()
-			if out := r.run(mode, "python3", "testdata/client.py", mode, strconv.Itoa(int(seed))); out != "ok\n" {
+			if out := r.run(mode, python(), "testdata/client.py", mode, strconv.Itoa(int(seed))); out != "ok\n" {
 				t.Fatalf("seed %d:\n%s", seed, out)
 			}
 			eventually(t, "no client is left", func() bool { return len(r.sink.Clients()) == 0 && r.sup.quiet() })

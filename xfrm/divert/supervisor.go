@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 
@@ -87,7 +86,7 @@ type Supervisor struct {
 
 	portMu sync.Mutex // held over changes of ports, and over the sink's answers to them
 	ports  map[*Port]struct{}
-	work   sync.WaitGroup // one per listener, call and client
+	work   sync.WaitGroup // one per listener and launcher
 }
 
 // filterOf is one program's filter, with all its threads and descendants.
@@ -97,6 +96,7 @@ type filterOf struct {
 	pid    int32
 	compat bool
 	kept   string
+	calls  sync.WaitGroup // that are being answered
 }
 
 // client is one diverted netlink socket.
@@ -186,12 +186,10 @@ func (s *Supervisor) watch(f *filterOf) error {
 			if err = f.next(&n); err != nil {
 				break
 			}
-			s.work.Add(1)
-			go func(n notification) {
-				defer s.work.Done()
-				s.handle(f, &n)
-			}(n)
+			n := n
+			f.calls.Go(func() { s.handle(f, &n) })
 		}
+		f.calls.Wait()
 		s.mu.Lock()
 		if s.closed { // and Close closes the filter
 			s.mu.Unlock()
@@ -271,7 +269,7 @@ func (s *Supervisor) handle(f *filterOf, n *notification) {
 		err = f.answer(n.ID, v.val, v.errno)
 	}
 	// ENOENT: the caller has been killed, or a signal has ended the call; then it makes it again.
-	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, os.ErrClosed) {
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		s.log.Error("a system call cannot be answered", "call", r.call, "pid", r.tid, "error", err)
 	}
 }
