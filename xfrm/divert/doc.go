@@ -27,6 +27,8 @@
 //	bind of a shared UDP port                 Sink.Yield first
 //	setsockopt IP_XFRM_POLICY                 0, at once
 //
+// A program without CAP_NET_ADMIN, or of another user namespace than the gateway, gets the kernel's socket, and EPERM of it.
+//
 // The connection is of AF_UNIX and SOCK_SEQPACKET, which keeps datagrams whole, ignores the address that a sender names, and gives a
 // receiver the address of its peer: twelve bytes that are the kernel's nl_pid 0 and nl_groups 0. So sending, receiving, polling,
 // duplicating, forking, passing and closing are the kernel's work, as fast as ever. What can be told from a netlink socket:
@@ -46,14 +48,17 @@
 //
 // A UDP port is shared as a reuseport group of two sockets with a classic BPF program, which the kernel runs on each datagram: RFC
 // 3948's non-ESP marker to the daemon, ESP to the gateway. The gateway's socket is in the daemon's network namespace, belongs to its
-// user, and has its address, device, mark and IPV6_V6ONLY. It is closed when the last process under the filter has ended, when the daemon takes
-// UDP_ENCAP back, and before any program under a launcher binds the port. That bind is then made for it by the gateway, so that the one
-// who had the port before and still lives gets its partner back if the bind fails; ports below 1024, which not everybody may bind,
-// are left to the program. A daemon that sets SO_REUSEPORT itself is refused.
+// user, and has its address, device, mark and IPV6_V6ONLY. It is closed
+// when the daemon ends or takes UDP_ENCAP back, and before any program under a launcher binds the port. If the one who had the port before
+// still lives and has it, the bind fails with EADDRINUSE, also if both sockets have SO_REUSEADDR; else it is made by the gateway for
+// the program, but for ports below 1024, which not everybody may bind and which are left to the program. A daemon that sets
+// SO_REUSEPORT itself is refused.
+//
+// All of that is for programs of any network namespace; a Sink that serves one must look at where a socket is.
 //
 // # Requirements
 //
-// Linux 5.14; for the launcher CAP_SYS_ADMIN, for the gateway CAP_SYS_ADMIN and CAP_SYS_PTRACE. There is no
+// Linux 5.14, and from 5.19 on no signal interrupts a call that is being answered; for the launcher CAP_SYS_ADMIN, for the gateway CAP_SYS_ADMIN and CAP_SYS_PTRACE. There is no
 // no_new_privs, which would break AppArmor's transitions. One filter with a listener is possible for a process: Exec under Exec, at the
 // same gateway, runs the command and does no more; Exec under another program's listener (some container runtimes have one) is
 // refused.

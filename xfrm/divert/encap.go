@@ -2,6 +2,7 @@ package divert
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -22,7 +23,8 @@ const (
 // zero bytes, and what is shorter than four bytes, goes to the program; ESP goes to Conn.
 type Port struct {
 	// Conn sends from the same address and port, and receives the ESP. It is not connected and does not block. Around the
-	// moments when sockets come and go it may receive IKE too, which is to be dropped and counted: IKE sends again.
+	// moments when sockets come and go it may receive IKE too, which is to be dropped and counted: IKE sends again. It must not
+	// have UDP_GRO: the kernel merges datagrams before it runs the demultiplexing program, and IKE among ESP would be lost.
 	Conn *net.UDPConn
 	// Addr is where it is bound, with an unspecified address if it is for all, and Only6 says that "::" is not IPv4's too.
 	Addr  netip.AddrPort
@@ -34,6 +36,7 @@ type Port struct {
 	cookie uint64 // of the program's socket
 	netns  uint64 // the cookie of its namespace
 	kept   string
+	exit   *os.File // the program's pidfd, while the port is shared
 }
 
 // shared demultiplexes: the number of the socket in the reuseport group, the program's being 0 and ours 1. A load beyond the end
@@ -134,32 +137,41 @@ func (s *Supervisor) bindInet(r *request, fd int, cookie uint64) verdict {
 		if p.netns == netns && overlap(p.Addr, p.Only6, addr, only6 == 1) {
 			t, err := p.traits()
 			if err != nil {
+				for _, t := range gone {
+					unix.Close(t.netns)
+				}
 				return s.refuse(r, err)
 			}
-			defer unix.Close(t.netns)
 			gone[p] = t
 		}
 	}
 	if len(gone) == 0 && !early {
 		return goesOn
 	}
+	ended := map[*Port]bool{}
 	for p := range gone {
+		ended[p] = p.ended()
 		s.log.Debug("a UDP port is given up for a program", "port", p.Addr, "was", p.Peer, "pid", r.tid)
 		s.yield(p)
 		s.stats.Yields.Add(1)
 	}
-	if addr.Port() != 0 && addr.Port() < 1024 && !early {
+	// A program that still has the port gets its partner back, and keeps the port: with SO_REUSEADDR on both sockets the kernel
+	// would let the new one have it too, and whose ESP is whose could not be told.
+	taken := false
+	for p, t := range gone {
+		taken = !ended[p] && s.reclaim(p, t) || taken
+		unix.Close(t.netns)
+	}
+	if taken {
+		return fails(unix.EADDRINUSE)
+	}
+	if addr.Port() < 1024 && !early {
 		return goesOn // who may have such a port is for the kernel to say, of the program itself
 	}
-	// The bind is made here, on the program's socket, so that the next step knows whether it worked.
+	// The bind is made here, on the program's socket, so that the port can be shared before the program goes on.
 	if err := bindRaw(fd, b); err != nil {
-		// It has not: the one that had it before still has it, and gets its partner back.
-		for p, t := range gone {
-			if err := s.restore(p, t); err != nil {
-				s.stats.Failures.Add(1)
-				s.log.Error("ESP of a UDP port goes to the IKE daemon and is lost", "port", p.Addr, "client", p.Peer, "error", err,
-					"remedy", "restart the IKE daemon")
-			}
+		if now, e := boundTo(fd); err == unix.EINVAL && e == nil && now == addr {
+			return done // it was made before, for this call, which a signal interrupted
 		}
 		return fails(errnoOf(err))
 	}
@@ -283,7 +295,46 @@ func (s *Supervisor) give(p *Port, ours int) error {
 		return err
 	}
 	s.ports[p] = struct{}{}
+	s.watchExit(p)
 	return nil
+}
+
+// watchExit frees a port when its program ends.
+func (s *Supervisor) watchExit(p *Port) {
+	p.exit = nil
+	pidfd, err := unix.PidfdOpen(int(p.Peer.PID), unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return // the program has forked and ended; its filter's end is seen too
+	}
+	p.exit = os.NewFile(uintptr(pidfd), "program")
+	rc, err := p.exit.SyscallConn()
+	if err != nil {
+		return
+	}
+	go func() {
+		if rc.Read(readable) == nil {
+			s.exited(p)
+		}
+	}()
+}
+
+func readable(fd uintptr) bool {
+	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p[:], 0)
+	return err == nil && n == 1
+}
+
+// ended reports whether the port's program is known to have ended.
+func (p *Port) ended() (yes bool) {
+	if p.exit == nil {
+		return false
+	}
+	rc, err := p.exit.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = rc.Control(func(fd uintptr) { yes = readable(fd) })
+	return yes
 }
 
 // yield has the sink leave a port, and frees it. portMu is held.
@@ -292,19 +343,62 @@ func (s *Supervisor) yield(p *Port) {
 		return
 	}
 	delete(s.ports, p)
+	if p.exit != nil {
+		p.exit.Close()
+	}
 	s.cfg.Sink.Yield(p)
 	s.forget(p.kept)
 	p.Conn.Close()
 }
 
-// restore puts a socket of ours beside the program's again, which has been in a group with ours before. portMu is held.
+// reclaim shares a port again that was given up, if a program still has it, and reports whether one has. portMu is held.
+func (s *Supervisor) reclaim(p *Port, t traits) bool {
+	err := s.restore(p, t)
+	if err == nil || errors.Is(err, errFree) {
+		return err == nil
+	}
+	s.stats.Failures.Add(1)
+	s.log.Error("ESP of a UDP port goes to the IKE daemon and is lost", "port", p.Addr, "client", p.Peer, "error", err,
+		"remedy", "restart the IKE daemon")
+	return false
+}
+
+// errFree says that nobody has a port any more.
+var errFree = errors.New("the port is free")
+
+// restore puts a socket of ours beside the program's again, which has been in a group with ours before.
 func (s *Supervisor) restore(was *Port, t traits) error {
+	alone := t
+	alone.alone = true
+	fd, err := alone.socket(was.Addr)
+	if err == nil {
+		unix.Close(fd)
+		return errFree
+	}
+	if !errors.Is(err, unix.EADDRINUSE) {
+		return err
+	}
 	ours, err := t.socket(was.Addr)
 	if err != nil {
 		return err
 	}
 	p := *was // the sink has left the old one
 	return s.give(&p, ours)
+}
+
+// exited frees a port whose program has ended, though others under its filter live; unless one of those has the socket.
+func (s *Supervisor) exited(p *Port) {
+	s.portMu.Lock()
+	defer s.portMu.Unlock()
+	if _, ok := s.ports[p]; !ok {
+		return
+	}
+	t, err := p.traits()
+	s.yield(p)
+	if err == nil {
+		s.reclaim(p, t)
+		unix.Close(t.netns)
+	}
 }
 
 // traits are what our socket has in common with the program's.
@@ -315,6 +409,7 @@ type traits struct {
 	device string
 	mark   int
 	uid    int
+	alone  bool // without SO_REUSEPORT: to see whether anybody has the port
 }
 
 // siocGetNetns is SIOCGSKNS, of linux/sockios.h.
@@ -424,6 +519,9 @@ func (t traits) apply(fd int, addr netip.AddrPort) error {
 		if err := step("SO_MARK", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, t.mark)); err != nil {
 			return err
 		}
+	}
+	if t.alone {
+		return step("bind", unix.Bind(fd, sa))
 	}
 	if err := step("SO_REUSEPORT", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)); err != nil {
 		return err

@@ -228,15 +228,16 @@ func TestPort(t *testing.T) {
 	}
 }
 
-// A daemon that is started while another one lives is told that the address is in use, and the other one's ESP goes on to the gateway.
+// A daemon that is started while another one lives is told that the address is in use, even if both set SO_REUSEADDR, and the other one's ESP goes on to the gateway.
 func TestPortInUse(t *testing.T) {
 	ns := netns(t, "use")
 	r := newRig(t, server.Config{})
-	first := r.daemon(ns, "bind", "0.0.0.0", "::")
+	first := r.daemon(ns, "reuseaddr", "0.0.0.0", "::")
 	first.ready()
 	c, six := dial(t, ns, "127.0.0.1:4500"), dial(t, ns, "[::1]:4500")
-	for _, a := range []string{"0.0.0.0", "127.0.0.1", "::"} {
-		second := r.daemon(ns, "bind", a)
+	for _, a := range []string{"bind 0.0.0.0", "reuseaddr 127.0.0.1", "reuseaddr ::", "reuseaddr 0.0.0.0"} {
+		order, a, _ := strings.Cut(a, " ")
+		second := r.daemon(ns, order, a)
 		if l := second.line(); l != "EADDRINUSE" {
 			t.Fatalf("a second daemon at %s says %q", a, l)
 		}
@@ -251,6 +252,26 @@ func TestPortInUse(t *testing.T) {
 	}
 	if !strings.Contains(r.log.String(), "has set SO_REUSEPORT on its own socket") {
 		t.Errorf("the log does not say why:\n%s", r.log)
+	}
+}
+
+// A daemon that ends leaves the port free though its parent, under the same filter, lives on.
+func TestPortOfChild(t *testing.T) {
+	r := newRig(t, server.Config{})
+	shell := r.command("plain", "sh", "-c", `"$@" & wait; sleep 60`, "sh", python(), "testdata/daemon.py", "bind", fmt.Sprintf("127.77.%d.%d", os.Getpid()>>8&255, os.Getpid()&255))
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { shell.Process.Kill(); shell.Wait() }()
+	eventually(t, "the port is shared", func() bool { return len(r.sink.shared()) == 1 })
+	if pid := r.sink.shared()[0].Peer.PID; int(pid) == shell.Process.Pid {
+		t.Fatal("the daemon is no child")
+	} else if err := syscall.Kill(int(pid), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the port is free", func() bool { return len(r.sink.shared()) == 0 })
+	if r.sup.quiet() {
+		t.Error("the shell has ended: this proves nothing")
 	}
 }
 

@@ -134,6 +134,24 @@ func TestNested(t *testing.T) {
 	}
 }
 
+// A program without CAP_NET_ADMIN gets from its XFRM socket what the kernel gives it: EPERM, and nothing of the gateway's.
+func TestUnprivilegedProgram(t *testing.T) {
+	r := newRig(t, server.Config{})
+	for _, drop := range [][]string{
+		{"setpriv", "--reuid=65534", "--clear-groups"},
+		{"setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"},
+		{"unshare", "--user", "--map-root-user"},
+	} {
+		code, out := r.code("plain", append(drop, "ip", "xfrm", "state", "list")...)
+		if code == 0 || !strings.Contains(out, "Operation not permitted") {
+			t.Errorf("%v: exit code %d: %s", drop, code, out)
+		}
+	}
+	if n := r.sup.Stats().Sockets.Load(); n != 0 {
+		t.Errorf("%d sockets were diverted", n)
+	}
+}
+
 // Whoever says something else than a launcher is refused, and the next one is served.
 func TestStrangers(t *testing.T) {
 	r := newRig(t, server.Config{})

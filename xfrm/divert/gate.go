@@ -171,7 +171,7 @@ func credentials(c *net.UnixConn) (who *unix.Ucred, err error) {
 
 // try does to the launcher what will be done to its program: copies a descriptor, reads and writes memory.
 func try(pid int, h *hello) error {
-	const remedy = "; the gateway needs CAP_SYS_PTRACE, and must be in the launcher's PID namespace or one above"
+	const remedy = "; the gateway needs CAP_SYS_PTRACE, and must be in the launcher's PID namespace or one above; and the sysctl kernel.yama.ptrace_scope must not be 3"
 	pidfd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return fmt.Errorf("the gateway cannot open process %d: %w%s", pid, err, remedy)

@@ -345,6 +345,9 @@ func (s *Supervisor) socket(r *request) verdict {
 	if err != nil {
 		return fails(unix.ESRCH) // it has gone
 	}
+	if !r.mayAdminister() {
+		return goesOn // and the kernel says EPERM to all that is sent
+	}
 	theirs, conn, err := s.pairs.make()
 	if err != nil {
 		return s.refuse(r, err)

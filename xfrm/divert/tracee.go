@@ -103,16 +103,43 @@ func (t *tracee) dup(fd int32) (int, error) {
 
 // process is the ID of the thread's process.
 func (t *tracee) process() (int, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.tid))
+	v, err := t.status("Tgid:")
 	if err != nil {
 		return 0, err
 	}
+	return strconv.Atoi(v)
+}
+
+// status is a field of the thread's status.
+func (t *tracee) status(field string) (string, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.tid))
+	if err != nil {
+		return "", err
+	}
 	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, "Tgid:"); ok {
-			return strconv.Atoi(strings.TrimSpace(v))
+		if v, ok := strings.CutPrefix(line, field); ok {
+			return strings.TrimSpace(v), nil
 		}
 	}
-	return 0, errors.New("a process without Tgid in its status")
+	return "", fmt.Errorf("a process without %s in its status", field)
+}
+
+// mayAdminister reports whether the thread has CAP_NET_ADMIN in the gateway's user namespace, as the kernel's XFRM wants it.
+func (t *tracee) mayAdminister() bool {
+	v, err := t.status("CapEff:")
+	if err != nil {
+		return false
+	}
+	caps, err := strconv.ParseUint(v, 16, 64)
+	if err != nil || caps&(1<<unix.CAP_NET_ADMIN) == 0 {
+		return false
+	}
+	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/user", t.tid))
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist) && t.l.valid(t.id) // a kernel without user namespaces
+	}
+	ours, err := os.Readlink("/proc/self/ns/user")
+	return err == nil && ours == theirs && t.l.valid(t.id)
 }
 
 // who is the process, by name.

@@ -1,5 +1,5 @@
 # An IKE daemon as far as its UDP sockets go: daemon.py ORDER ADDRESS..., at port 4500. ORDER is "bind" or "encap", for what comes
-# first, or "reuseport". It prints "ready", or the errno of what failed, and then each datagram's length and first bytes.
+# first, or "reuseport" or "reuseaddr". It prints "ready", or the errno of what failed, and then each datagram's length and first bytes.
 import errno, select, socket, sys
 
 UDP_ENCAP = 100
@@ -11,6 +11,8 @@ try:
         s = socket.socket(socket.AF_INET6 if six else socket.AF_INET, socket.SOCK_DGRAM)
         if six:
             s.setsockopt(41, socket.IPV6_V6ONLY, 1)
+        if order == "reuseaddr":
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if order == "reuseport":
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if order == "encap":
