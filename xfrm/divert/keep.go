@@ -22,7 +22,7 @@ type Kept struct {
 
 // Keeper stores descriptors. Its methods are called from any goroutine, and must not call the supervisor.
 type Keeper interface {
-	// Keep stores one; File is closed when it returns.
+	// Keep stores one, in place of what has its name; File is closed when it returns.
 	Keep(k Kept)
 	// Forget drops one by its name.
 	Forget(name string)
@@ -42,8 +42,10 @@ type state struct {
 	Compat  bool   `json:"compat,omitempty"`
 	PID     int32  `json:"pid"`
 	Comm    string `json:"comm,omitempty"`
-	Cookie  uint64 `json:"cookie,omitempty"` // of the program's socket
-	Options uint32 `json:"options,omitempty"`
+	Cookie  uint64 `json:"cookie,omitempty"`  // of the program's socket
+	Options uint32 `json:"options,omitempty"` // bits by number
+	Groups  uint32 `json:"groups,omitempty"`
+	Port    uint32 `json:"port,omitempty"` // nl_pid; 0: as the sink says
 	Netns   uint64 `json:"netns,omitempty"`
 }
 
@@ -78,8 +80,23 @@ func (f *filterOf) state() (string, state) {
 }
 
 func (c *client) state() (string, state) {
-	return fmt.Sprint(keptClient, c.cookie), state{Version: 1, Filter: c.filter.id, PID: c.peer.PID, Comm: c.peer.Comm, Cookie: c.cookie,
-		Options: c.options.Load()}
+	st := state{Version: 1, Filter: c.filter.id, PID: c.peer.PID, Comm: c.peer.Comm, Cookie: c.cookie, Options: c.options.Load()}
+	if c.Client != nil { // it has been opened
+		st.Groups, st.Port = c.Groups(), c.Port()
+	}
+	return fmt.Sprint(keptClient, c.cookie), st
+}
+
+// changed keeps a client again, with its groups and options of now.
+func (s *Supervisor) changed(c *client) {
+	if s.cfg.Keep == nil {
+		return
+	}
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
+	if !c.gone {
+		c.kept = s.keep(c)
+	}
 }
 
 func (p *Port) state() (string, state) {
@@ -231,7 +248,24 @@ func (s *Supervisor) adopt(prefix string, k Kept, filters map[uint64]*filterOf) 
 		if err != nil {
 			return err
 		}
+		// What the sink remembers itself it is told again.
+		for name := range 32 {
+			if st.Options>>name&1 != 0 {
+				if err := c.Option(name, 1); err != nil {
+					s.log.Warn("an option of a kept socket is lost", "client", who, "option", name, "error", err)
+				}
+			}
+		}
+		if st.Port != 0 && st.Port != c.Port() {
+			if err := c.SetPort(st.Port); err != nil {
+				s.log.Warn("a kept socket has another netlink port than before", "client", who, "port", st.Port, "error", err)
+			}
+		}
+		if st.Groups != 0 {
+			c.SetGroups(st.Groups)
+		}
 		c.options.Store(st.Options)
+		s.changed(c)
 	case keptPort:
 		addr, err := boundTo(fd)
 		if err != nil {

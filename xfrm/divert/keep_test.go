@@ -28,6 +28,9 @@ func (s *store) Keep(k Kept) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if old, ok := s.kept[k.Name]; ok {
+		old.File.Close()
+	}
 	s.kept[k.Name] = Kept{k.Name, os.NewFile(uintptr(fd), k.Name), k.State}
 }
 
@@ -138,6 +141,55 @@ func TestStrongSwanOverRestart(t *testing.T) {
 		eventually(t, "nothing is left of "+c.prog, func() bool { return c.sup.quiet() && len(c.sink.Clients()) == 0 && len(c.sink.shared()) == 0 })
 	}
 	eventually(t, "nothing is kept", func() bool { return len(kept.names()) == 0 })
+}
+
+// A gateway that saves nothing, as one that is killed, has in what is kept what its clients' sockets were: groups, port and options.
+func TestKeptSockets(t *testing.T) {
+	kept := &store{kept: map[string]Kept{}}
+	r := newRig(t, server.Config{})
+	r.l.Close()
+	r.sup.Close()
+	r.start(kept)
+	mon := r.command("plain", "ip", "xfrm", "monitor")
+	if err := mon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { mon.Process.Kill(); mon.Wait() }()
+	is := func() (groups, port uint32) {
+		if c := r.sink.Clients(); len(c) == 1 {
+			return c[0].Groups(), c[0].Port()
+		}
+		return 0, 0
+	}
+	eventually(t, "ip xfrm monitor joins groups", func() bool { g, _ := is(); return g != 0 })
+	eventually(t, "that is kept", func() bool {
+		kept.mu.Lock()
+		defer kept.mu.Unlock()
+		for name, k := range kept.kept {
+			if st, err := parseState(k.State); err == nil && strings.HasPrefix(name, keptClient) && st.Groups != 0 {
+				return true
+			}
+		}
+		return false
+	})
+	groups, port := is()
+	all := kept.take(t)
+	r.l.Close()
+	r.sup.Close()
+	r.sink.Server.Close()
+	s := server.New(server.Config{})
+	t.Cleanup(s.Close)
+	r.sink = newSink(s)
+	r.start(kept)
+	if err := r.sup.Adopt(all); err != nil {
+		t.Fatal(err)
+	}
+	if g, p := is(); g != groups || p != port {
+		t.Errorf("groups %#x and port %d, before %#x and %d", g, p, groups, port)
+	}
+	mon.Process.Kill()
+	mon.Wait()
+	eventually(t, "nothing is kept", func() bool { return len(kept.names()) == 0 && r.sup.quiet() })
 }
 
 // What cannot be adopted is named, and the rest is.

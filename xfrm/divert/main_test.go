@@ -20,6 +20,7 @@ import (
 )
 
 // The test binary is the launcher too: divert.test divert-exec SOCKET plain|compat COMMAND…
+// And it is a program that uses a netlink library: divert.test divert-vishvananda
 func TestMain(m *testing.M) {
 	if len(os.Args) > 3 && os.Args[1] == "divert-exec" {
 		err := Exec(Options{Socket: os.Args[2], Compat: os.Args[3] == "compat"}, os.Args[4:])
@@ -29,6 +30,13 @@ func TestMain(m *testing.M) {
 			os.Exit(e.Code)
 		}
 		os.Exit(99)
+	}
+	if len(os.Args) == 2 && os.Args[1] == "divert-vishvananda" {
+		if err := vishvananda(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	os.Exit(m.Run())
 }

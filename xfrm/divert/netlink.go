@@ -58,6 +58,7 @@ func (s *Supervisor) netlink(r *request, c *client, fd int) verdict {
 			}
 		}
 		c.SetGroups(a.groups)
+		s.changed(c)
 		return done
 	case callGetsockname:
 		b, err := r.read(r.args[2], 4)
@@ -96,6 +97,7 @@ func (s *Supervisor) netlink(r *request, c *client, fd int) verdict {
 				c.options.And(^(uint32(1) << name))
 			}
 		}
+		s.changed(c)
 		return done
 	case callGetsockopt:
 		if uint32(r.args[1]) != solNetlink {

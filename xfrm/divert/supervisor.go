@@ -106,8 +106,11 @@ type client struct {
 	cookie  uint64
 	peer    Peer
 	filter  *filterOf
-	kept    string
 	options atomic.Uint32 // bit n: option n is on
+
+	keeping sync.Mutex // over kept and gone
+	kept    string
+	gone    bool
 
 	recv  sync.Mutex // compat: one recvfrom at a time
 	stash []byte     // a datagram that was received for a call which did not wait for it
@@ -406,6 +409,9 @@ func (s *Supervisor) register(f *filterOf, cookie uint64, conn *net.UnixConn, p 
 		s.mu.Lock()
 		delete(s.clients, cookie)
 		s.mu.Unlock()
+		c.keeping.Lock()
+		defer c.keeping.Unlock()
+		c.gone = true
 		s.forget(c.kept)
 	}()
 	return c, nil
