@@ -183,13 +183,12 @@ func (s *Supervisor) watch(f *filterOf) error {
 	f.kept = s.keep(f)
 	go func() {
 		defer s.work.Done()
-		var n notification
 		var err error
 		for {
+			var n notification // each call has its own
 			if err = f.next(&n); err != nil {
 				break
 			}
-			n := n
 			f.calls.Go(func() { s.handle(f, &n) })
 		}
 		f.calls.Wait()
