@@ -11,6 +11,9 @@
 //	204  from remote to local   blackhole       the guard: clear traffic that should have come protected (RFC 4301 5.2)
 //	212                         lookup Table
 //
+// A subnet of everything is selected in two halves (0.0.0.0/1 and 128.0.0.0/1): the kernel tells rules of one preference apart only by
+// what both of them have.
+//
 // and in the table, for each remote subnet, a route into the TUN with the tunnel's exact MTU, behind it (the guard) an
 // unreachable one of the worst metric, and for each bypassed prefix a throw route, which sends the look-up on to the main
 // table. The TUN's routes vanish with the process that holds the TUN; the guard stays, whatever happened to the process.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sort"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -143,19 +144,32 @@ func (h *Host) lay(p *Plan, tun int) error {
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	haveKeys := map[key]bool{}
-	for i := range have {
-		haveKeys[ruleKey(&have[i])] = true
-	}
-	for _, r := range p.rules() {
+	errs = append(errs, h.addRules(p.rules(), have))
+	return errors.Join(errs...)
+}
+
+// addRules adds those of rules that are not among have.
+func (h *Host) addRules(rules []*netlink.Rule, have []netlink.Rule) error {
+	haveKeys := ruleKeys(have)
+	var errs []error
+	for _, r := range rules {
 		k := ruleKey(r)
 		if haveKeys[k] {
 			continue
 		}
-		if err := h.nl.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
-			errs = append(errs, fmt.Errorf("add rule %d (%v): %w", r.Priority, r, err))
-		}
 		haveKeys[k] = true
+		err := h.nl.RuleAdd(r)
+		if errors.Is(err, unix.EEXIST) {
+			// Someone may have added it meanwhile. But the kernel says so too where another rule seems the same to it.
+			now, lerr := h.ourRules()
+			if lerr == nil && ruleKeys(now)[k] {
+				continue
+			}
+			err = errors.Join(err, lerr)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("add the %s: %w", ruleText(r), err))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -187,13 +201,16 @@ func (h *Host) Revert(s *Snapshot) error {
 			errs = append(errs, fmt.Errorf("lay the route to %s again: %w", r.Dst, err))
 		}
 	}
-	for i := range s.rules {
-		r := &s.rules[i]
-		keepRules[ruleKey(r)] = true
-		if err := h.nl.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
-			errs = append(errs, fmt.Errorf("add rule %d again: %w", r.Priority, err))
-		}
+	have, err := h.ourRules()
+	if err != nil {
+		return errors.Join(append(errs, err)...)
 	}
+	var rules []*netlink.Rule
+	for i := range s.rules {
+		rules = append(rules, &s.rules[i])
+		keepRules[ruleKey(&s.rules[i])] = true
+	}
+	errs = append(errs, h.addRules(rules, have))
 	return errors.Join(append(errs, h.remove(keepRoutes, keepRules))...)
 }
 
@@ -220,7 +237,7 @@ func (h *Host) remove(keepRoutes, keepRules map[key]bool) error {
 	for i := range rules {
 		if r := &rules[i]; !keepRules[ruleKey(r)] {
 			if err := h.nl.RuleDel(r); err != nil && !errors.Is(err, unix.ENOENT) {
-				return fmt.Errorf("delete rule %d: %w", r.Priority, err)
+				return fmt.Errorf("delete the %s: %w", ruleText(r), err)
 			}
 		}
 	}
@@ -228,6 +245,8 @@ func (h *Host) remove(keepRoutes, keepRules map[key]bool) error {
 	if err != nil {
 		return err
 	}
+	// A throw route stands as long as what it is an exception from.
+	sort.SliceStable(routes, func(i, j int) bool { return routes[i].Type != unix.RTN_THROW && routes[j].Type == unix.RTN_THROW })
 	for i := range routes {
 		if r := &routes[i]; !keepRoutes[routeKey(r)] {
 			if err := h.nl.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -260,21 +279,8 @@ func (p *Plan) routes(tun int, source func(netip.Prefix) netip.Addr) []netlink.R
 			mtu[r.Remote] = min(have, r.MTU)
 		}
 	}
-	for _, dst := range order {
-		if p.Guard {
-			add(dst, netlink.Route{Type: unix.RTN_UNREACHABLE, Priority: metricGuard})
-		}
-		if tun != 0 {
-			r := netlink.Route{LinkIndex: tun, MTU: mtu[dst], Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE}
-			// Linux tells senders of IPv6 packets the route's MTU only if it is locked, else the interface's.
-			r.MTULock = dst.Addr().Is6()
-			if s := src[dst]; s.IsValid() {
-				r.Src = s.AsSlice()
-			}
-			add(dst, r)
-		}
-	}
-	// Within a remote subnet that contains them, local subnets and bypassed prefixes are not to be tunnelled.
+	// Within a remote subnet that contains them, local subnets and bypassed prefixes are not to be tunnelled. These routes come first, so that what
+	// stays outside is outside at every moment.
 	thrown := map[netip.Prefix]bool{}
 	throw := func(d netip.Prefix) {
 		if !thrown[d] {
@@ -290,6 +296,20 @@ func (p *Plan) routes(tun int, source func(netip.Prefix) netip.Addr) []netlink.R
 			if contains(dst, pr.Local) && mtu[pr.Local] == 0 {
 				throw(pr.Local)
 			}
+		}
+	}
+	for _, dst := range order {
+		if p.Guard {
+			add(dst, netlink.Route{Type: unix.RTN_UNREACHABLE, Priority: metricGuard})
+		}
+		if tun != 0 {
+			r := netlink.Route{LinkIndex: tun, MTU: mtu[dst], Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE}
+			// Linux tells senders of IPv6 packets the route's MTU only if it is locked, else the interface's.
+			r.MTULock = dst.Addr().Is6()
+			if s := src[dst]; s.IsValid() {
+				r.Src = s.AsSlice()
+			}
+			add(dst, r)
 		}
 	}
 	return all
@@ -316,22 +336,28 @@ func (p *Plan) rules() []*netlink.Rule {
 		for _, pr := range p.Protected {
 			if contains(pr.Remote, pr.Local) && family(pr.Local.Addr()) == fam && !local[pr.Local] {
 				local[pr.Local] = true
-				add(fam, prefLocal, func(r *netlink.Rule) { r.Src, r.Goto = side(pr.Local), prefLookup })
+				for _, src := range sides(pr.Local) {
+					add(fam, prefLocal, func(r *netlink.Rule) { r.Src, r.Goto = src, prefLookup })
+				}
 			}
 		}
 		for _, b := range p.Bypass {
 			if family(b.Addr()) == fam && !local[b] {
 				local[b] = true
-				add(fam, prefLocal, func(r *netlink.Rule) { r.Src, r.Goto = side(b), prefLookup })
+				for _, src := range sides(b) {
+					add(fam, prefLocal, func(r *netlink.Rule) { r.Src, r.Goto = src, prefLookup })
+				}
 			}
 		}
 		seen := map[Pair]bool{}
 		for _, pr := range p.Protected {
 			if family(pr.Local.Addr()) == fam && !seen[pr] {
 				seen[pr] = true
-				add(fam, prefGuard, func(r *netlink.Rule) {
-					r.Src, r.Dst, r.Type = side(pr.Remote), side(pr.Local), unix.RTN_BLACKHOLE
-				})
+				for _, src := range sides(pr.Remote) {
+					for _, dst := range sides(pr.Local) {
+						add(fam, prefGuard, func(r *netlink.Rule) { r.Src, r.Dst, r.Type = src, dst, unix.RTN_BLACKHOLE })
+					}
+				}
 			}
 		}
 	}
@@ -441,12 +467,40 @@ func ruleKey(r *netlink.Rule) key {
 	return key(fmt.Sprint(r.Family, r.Priority, r.Mark, r.IifName, max(r.Goto, 0), r.Src, r.Dst, table))
 }
 
-// side is a rule's selector: nil, as the kernel lists it, for a prefix that selects all.
-func side(p netip.Prefix) *net.IPNet {
-	if p.Bits() == 0 {
-		return nil
+// ruleText names a rule as ip would.
+func ruleText(r *netlink.Rule) string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%s rule %d", familyName(r.Family), r.Priority)
+	if r.IifName != "" {
+		fmt.Fprintf(&s, " iif %s", r.IifName)
 	}
-	return ipnet(p, false)
+	if r.Src != nil {
+		fmt.Fprintf(&s, " from %v", r.Src)
+	}
+	if r.Dst != nil {
+		fmt.Fprintf(&s, " to %v", r.Dst)
+	}
+	return s.String()
+}
+
+func ruleKeys(rules []netlink.Rule) map[key]bool {
+	keys := map[key]bool{}
+	for i := range rules {
+		keys[ruleKey(&rules[i])] = true
+	}
+	return keys
+}
+
+// sides are the selectors of a rule for p. A prefix of everything is two halves: the kernel takes a rule without a source (or
+// destination) for a duplicate of any other of its preference that has one, refuses to add it, and deletes the other in its stead.
+func sides(p netip.Prefix) []*net.IPNet {
+	if p.Bits() > 0 {
+		return []*net.IPNet{ipnet(p, false)}
+	}
+	low := netip.PrefixFrom(p.Addr(), 1)
+	high := p.Addr().AsSlice()
+	high[0] = 0x80
+	return []*net.IPNet{ipnet(low, false), {IP: high, Mask: net.CIDRMask(1, 8*len(high))}}
 }
 
 func ipnet(p netip.Prefix, host bool) *net.IPNet {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -82,13 +81,10 @@ func (h *Host) missing(p *Plan, tun int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	have := map[key]bool{}
-	for i := range rules {
-		have[ruleKey(&rules[i])] = true
-	}
+	have := ruleKeys(rules)
 	for _, r := range p.rules() {
 		if !have[ruleKey(r)] {
-			missing = append(missing, fmt.Sprintf("%s rule %d", familyName(r.Family), r.Priority))
+			missing = append(missing, ruleText(r))
 		}
 	}
 	return missing, nil
@@ -230,19 +226,7 @@ func (h *Host) List() ([]string, error) {
 	}
 	var all []string
 	for i := range rules {
-		r := &rules[i]
-		var s strings.Builder
-		fmt.Fprintf(&s, "%s rule %d", familyName(r.Family), r.Priority)
-		if r.IifName != "" {
-			fmt.Fprintf(&s, " iif %s", r.IifName)
-		}
-		if r.Src != nil {
-			fmt.Fprintf(&s, " from %v", r.Src)
-		}
-		if r.Dst != nil {
-			fmt.Fprintf(&s, " to %v", r.Dst)
-		}
-		all = append(all, s.String())
+		all = append(all, ruleText(&rules[i]))
 	}
 	for i := range routes {
 		r := &routes[i]
