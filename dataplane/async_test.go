@@ -383,7 +383,6 @@ func TestNewErrors(t *testing.T) {
 	for name, spoil := range map[string]func(c *Config){
 		"no DB":           func(c *Config) { c.DB = nil },
 		"no inner link":   func(c *Config) { c.Inner = nil },
-		"no outer link":   func(c *Config) { c.Outers = nil },
 		"no engine":       func(c *Config) { c.Engine = nil },
 		"no lane":         func(c *Config) { c.Engine = lanelessEngine{soft.New(), 0} },
 		"no second lane":  func(c *Config) { c.Engine = lanelessEngine{soft.New(), 1} },

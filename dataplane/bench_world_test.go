@@ -24,6 +24,7 @@ func (s *source) NewWriter() link.InnerWriter { return s }
 func (s *source) Name() string                { return "source" }
 func (s *source) MTU() int                    { return 1500 }
 func (s *source) Offloads() string            { return "" }
+func (s *source) Wake()                       {}
 func (s *source) StopReading() {
 	s.next = func() ([]byte, link.VNet, error) { return nil, link.VNet{}, net.ErrClosed }
 }

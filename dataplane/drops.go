@@ -13,6 +13,7 @@ const (
 	CauseBypass
 	CauseShouldBeProtected
 	CauseNoOutboundSA
+	CauseNoLink
 	CauseLaneBusy
 	CauseExpired
 	CauseTooBig
@@ -57,6 +58,7 @@ var causes = [NumCauses]struct{ name, text string }{
 	CauseBypass:            {"bypass", "a policy says BYPASS, but the packet was routed into the TUN, from where no clear way leads out"},
 	CauseShouldBeProtected: {"should-be-protected", "clear traffic that a policy says must arrive protected"},
 	CauseNoOutboundSA:      {"no-outbound-sa", "a policy says PROTECT, but there is no SA to do it with"},
+	CauseNoLink:            {"no-link", "the SA's outer link is not there, or has been taken away"},
 	CauseLaneBusy:          {"lane-busy", "the SA is served by another lane"},
 	CauseExpired:           {"state-expired", "the SA has passed its hard lifetime"},
 	CauseTooBig:            {"too-big", "larger than the path carries; a packet-too-big message was sent inside where one may be"},
@@ -66,7 +68,7 @@ var causes = [NumCauses]struct{ name, text string }{
 	CauseUnreachable:       {"unreachable", "no way leads to the outer destination, or nobody is there"},
 	CauseQueueFull:         {"queue-full", "the device's queue or the kernel's memory is full"},
 	CauseSendFailed:        {"send-failed", "the kernel refused to send the ESP packet"},
-	CauseClosing:           {"closing", "in flight when the gateway stopped"},
+	CauseClosing:           {"closing", "in flight when the gateway stopped, or when its outer link was taken away"},
 	CauseKeepalive:         {"keepalive", "a NAT keepalive (RFC 3948 2.3), which has done its work by arriving"},
 	CauseIKE:               {"ike", "an IKE message (non-ESP marker, RFC 3948 2.2) on a port without an IKE daemon"},
 	CauseRunt:              {"runt", "too short to be an ESP packet"},

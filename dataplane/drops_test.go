@@ -188,7 +188,7 @@ func provocations() []provocation {
 		{CauseShouldBeProtected, "from the other side's network", outwards(nil, nil, from(siteB, p4))},
 		{CauseLaneBusy, "outbound SA of another lane", outwards(nil, func(_ *world, tn *tunnel) { tn.out[siteA].Claim(99) }, p4)},
 		{CauseLaneBusy, "inbound SA of another lane", inwards(udp4, 0, nil, func(_ *world, tn *tunnel, s *sealer) [][]byte {
-			tn.in[siteB].Claim(99)
+			tn.in[siteB].Claim(99, udp4)
 			return [][]byte{s.seal(1, nextHeaderIPv4, p4)}
 		})},
 		{CauseExpired, "outbound SA", func(t *testing.T) (func() Counters, int) {
@@ -247,7 +247,14 @@ func provocations() []provocation {
 		{CauseEngineError, "inbound", chaotic(siteB)},
 		{CauseUnreachable, "no route", refused(link.ErrUnreachable)},
 		{CauseUnreachable, "nobody there", refused(link.ErrRefused)},
-		{CauseUnreachable, "no such link", outwards(func(_ int, out, in *sa.Params) { out.Link = len(wires) }, nil, p4)},
+		{CauseNoLink, "never there", outwards(func(_ int, out, in *sa.Params) { out.Link = 1 << 30 }, nil, p4, p6)},
+		{CauseNoLink, "taken away", outwards(nil, func(w *world, _ *tunnel) {
+			if err := w.site[siteA].plane.RemoveOuter(udp4); err != nil {
+				w.Fatal(err)
+			}
+		}, p4, p4)},
+		{CauseEncapMismatch, "an SA that is on no link", inwards(udp4, 0, func(_ int, out, in *sa.Params) { in.Link = 1 << 30 },
+			func(_ *world, _ *tunnel, s *sealer) [][]byte { return [][]byte{s.seal(1, nextHeaderIPv4, p4)} })},
 		{CauseQueueFull, "no buffers", refused(link.ErrNoBuffers)},
 		{CauseSendFailed, "forbidden", refused(link.ErrForbidden)},
 		{CauseSendFailed, "for another reason", refused(link.ErrOther)},

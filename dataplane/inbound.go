@@ -69,8 +69,7 @@ const maxBatches = 4
 // A burst must fit into the coalescer, which then never has to refuse a packet.
 const _ = uint(coalescerPackets - burstJobs)
 
-func newInbound(cfg *Config, id, linkID int, direct, spill offload.Lane) *inbound {
-	o := cfg.Outers[linkID]
+func newInbound(cfg *Config, id, linkID int, o link.Outer, direct, spill offload.Lane) *inbound {
 	depth := ringDepth(spill != nil || cfg.Async)
 	l := &inbound{
 		id: id, linkID: linkID, db: cfg.DB, udp: o.Local().Port() != 0,
@@ -79,6 +78,7 @@ func newInbound(cfg *Config, id, linkID int, direct, spill offload.Lane) *inboun
 		burst: make([]inBurst, depth),
 		batch: make([]rxBatch, min(depth, maxBatches)),
 	}
+	l.books.lane = id
 	for i := range l.burst {
 		l.burst[i].jobs = make([]inJob, 0, burstJobs)
 	}
@@ -198,7 +198,7 @@ func (l *inbound) admit(p []byte, m *link.RxMsg, b *inBurst, jobs *offload.Burst
 		return CauseRunt, false
 	case !t.ValidLen(len(p)):
 		return CauseBadLength, false
-	case !state.Claim(l.id):
+	case !state.Claim(l.id, l.linkID):
 		return CauseLaneBusy, false
 	case state.Expired():
 		return CauseExpired, false

@@ -25,7 +25,7 @@ type outbound struct {
 	id    int
 	inner link.InnerReader
 	back  link.InnerWriter // packet-too-big messages go back where the packet came from
-	outer []outerTx        // by sa.Params.Link
+	outer links            // by sa.Params.Link
 	db    *sa.DB
 	ring  *ring
 	burst []outBurst // by ring slot
@@ -66,13 +66,6 @@ type outJob struct {
 	fragment bool
 }
 
-// outerTx is a link with the messages of the burst being sent.
-type outerTx struct {
-	link   link.Outer
-	writer link.OuterWriter
-	msgs   []link.TxMsg
-}
-
 // maxReads bounds what is read for one burst, so that a flood of packets that are all dropped does not keep the lane from
 // its books, nor the burst's snapshot from being released.
 const maxReads = 4 * burstJobs
@@ -88,9 +81,7 @@ func newOutbound(cfg *Config, id int, direct, spill offload.Lane) (*outbound, er
 		ring:  newRing(offload.Seal, direct, spill, ringDepth(spill != nil || cfg.Async)),
 		ptbuf: make([]byte, maxPTBIPv6),
 	}
-	for _, o := range cfg.Outers {
-		l.outer = append(l.outer, outerTx{link: o, writer: o.NewWriter(), msgs: make([]link.TxMsg, 0, burstJobs)})
-	}
+	l.books.lane = id
 	l.burst = make([]outBurst, len(l.ring.slots))
 	for i := range l.burst {
 		l.burst[i] = outBurst{arena: make([]byte, arenaLen+readAhead)[:arenaLen], jobs: make([]outJob, 0, burstJobs)}
@@ -198,6 +189,9 @@ func (l *outbound) classify(snap *sa.Snapshot) (Cause, bool) {
 		return CauseLaneBusy, false
 	}
 	p := pol.Out.Params()
+	if l.outer.at(p.Link) == nil {
+		return CauseNoLink, false
+	}
 	v4 := l.packet[0]>>4 == 4
 	inner := trafficClass(l.packet)
 	df := !v4 || l.packet[6]&0x40 != 0 // IPv6 routers never fragment
@@ -318,6 +312,7 @@ func (l *outbound) complete(i int) {
 	var to route
 	var cur *link.TxMsg // the message in the making
 	end, segs := 0, 0   // where its bytes end in the arena, and its datagrams
+	outer := l.outer.all()
 	for k := range jobs {
 		m := &b.jobs[k]
 		if jobs[k].Status != offload.OK {
@@ -329,7 +324,7 @@ func (l *outbound) complete(i int) {
 			run.flushOut(&l.books, now)
 			run.out = m.state
 			was := to
-			if to = l.route(m.state); to != was {
+			if to = routeOf(m.state, outer); to != was {
 				cur = nil
 			}
 		}
@@ -337,7 +332,7 @@ func (l *outbound) complete(i int) {
 		size := len(jobs[k].ESP)
 		run.bytes += uint64(size)
 		if to.tx == nil {
-			l.books.drop(CauseUnreachable, 1)
+			l.books.drop(CauseNoLink, 1)
 			l.books.now.InFlight--
 			continue
 		}
@@ -355,26 +350,28 @@ func (l *outbound) complete(i int) {
 		end = off + size
 	}
 	run.flushOut(&l.books, now)
-	for k := range l.outer {
-		l.transmit(&l.outer[k])
+	for _, tx := range outer {
+		if tx != nil {
+			l.transmit(tx)
+		}
 	}
 	l.release(b)
 }
 
 // route is how an SA's packets leave just now.
 type route struct {
-	tx          *outerTx // nil: no way
+	tx          *outerTx // nil: the link has gone
 	peer        netip.AddrPort
 	from        netip.Addr
 	segs, bytes int // of a message
 }
 
-func (l *outbound) route(state *sa.Outbound) route {
+func routeOf(state *sa.Outbound, outer []*outerTx) route {
 	p := state.Params()
-	if p.Link >= len(l.outer) {
+	if p.Link >= len(outer) || outer[p.Link] == nil {
 		return route{}
 	}
-	tx := &l.outer[p.Link]
+	tx := outer[p.Link]
 	return route{tx: tx, peer: state.Peer(), from: p.Src, segs: tx.link.MaxSegs(), bytes: tx.link.MaxBytes()}
 }
 

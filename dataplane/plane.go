@@ -31,88 +31,129 @@ const (
 type Config struct {
 	DB     *sa.DB
 	Inner  link.Inner
-	Outers []link.Outer   // sa.Params.Link indexes this
+	Outers []link.Outer   // sa.Params.Link indexes this; may be empty, as AddOuter can add others
 	Engine offload.Engine // all SAs' sessions are of this engine
 	Async  bool           // the engine finishes bursts after Submit has returned
 	Pool   offload.Engine // the worker pool over Engine, or nil: where bursts go when a lane cannot keep up
+
+	// Acquire is told of a packet that an outbound policy is to protect and that waits for an SA, if the policy says Acquire: at most
+	// once in 100 ms for a policy and a pair of addresses. It is called on a goroutine of the plane, one call at a time, and may
+	// change the DB. nil: such packets are dropped.
+	Acquire func(policy string, f sa.Flow)
+	// HoldFor is how long such a packet waits; 0 is 165 seconds, as the kernel's do.
+	HoldFor time.Duration
+	// Mapping is told that an authentic packet of an SA over UDP, newer than all before it, came from another address or port than
+	// the SA's (RFC 7296 2.23): at most once a second for an SA. from is the SA's endpoint with that source, as MoveInbound
+	// takes it. It is called like Acquire. nil: nobody is told, while FollowPeer does what it does.
+	Mapping func(i *sa.Inbound, from sa.Endpoint)
 }
 
 // Plane is a running data plane: one outbound lane, and one inbound lane for each outer link. Each lane is a goroutine
 // that runs its packets to completion.
 type Plane struct {
-	cfg   Config
-	out   *outbound
-	in    []*inbound
-	lanes []offload.Lane
+	cfg  Config
+	out  *outbound
+	pair enginePair // the outbound lane's
+	in   []*inLane  // by link index; nil where there is no link. Guarded by mu
+	gone Counters   // of inbound lanes whose links have been removed
 
-	wg   sync.WaitGroup
-	mu   sync.Mutex
-	errs []error
-	died chan struct{}
-	once sync.Once
+	wg      sync.WaitGroup // the lanes
+	mu      sync.Mutex
+	running bool
+	stopped bool
+	errs    []error
+	died    chan struct{}
+	once    sync.Once
+}
+
+// enginePair is an engine as one lane uses it.
+type enginePair struct {
+	direct offload.Lane
+	spill  offload.Lane // the worker pool, or nil
+}
+
+// close may be called again.
+func (e *enginePair) close() {
+	if e.direct != nil {
+		e.direct.Close()
+	}
+	if e.spill != nil {
+		e.spill.Close()
+	}
+	*e = enginePair{}
+}
+
+// laneID is what SAs call the lane that owns them: 0 is the outbound one. A link that is put in another's place has that one's
+// lane, as far as SAs are concerned, and goes on with them.
+func laneID(link int) int { return 1 + link }
+
+func (p *Plane) newPair(id int) (e enginePair, err error) {
+	if e.direct, err = p.cfg.Engine.NewLane(id); err != nil {
+		return e, fmt.Errorf("dataplane: lane %d of engine %s: %w", id, p.cfg.Engine.Name(), err)
+	}
+	if p.cfg.Pool != nil {
+		if e.spill, err = p.cfg.Pool.NewLane(id); err != nil {
+			e.direct.Close()
+			return e, fmt.Errorf("dataplane: lane %d of engine %s: %w", id, p.cfg.Pool.Name(), err)
+		}
+	}
+	return e, nil
 }
 
 // New makes the lanes and all the memory that they will ever use. Nothing runs before Start.
 func New(cfg Config) (*Plane, error) {
-	if cfg.DB == nil || cfg.Inner == nil || len(cfg.Outers) == 0 || cfg.Engine == nil {
-		return nil, errors.New("dataplane: a DB, an inner link, an outer link and an engine are needed")
+	if cfg.DB == nil || cfg.Inner == nil || cfg.Engine == nil {
+		return nil, errors.New("dataplane: a DB, an inner link and an engine are needed")
 	}
 	p := &Plane{cfg: cfg, died: make(chan struct{})}
-	id := 0
-	next := func() (direct, spill offload.Lane, err error) {
-		if direct, err = cfg.Engine.NewLane(id); err != nil {
-			return nil, nil, fmt.Errorf("dataplane: lane %d of engine %s: %w", id, cfg.Engine.Name(), err)
-		}
-		p.lanes = append(p.lanes, direct)
-		if cfg.Pool != nil {
-			if spill, err = cfg.Pool.NewLane(id); err != nil {
-				return nil, nil, fmt.Errorf("dataplane: lane %d of engine %s: %w", id, cfg.Pool.Name(), err)
-			}
-			p.lanes = append(p.lanes, spill)
-		}
-		id++
-		return direct, spill, nil
-	}
-	direct, spill, err := next()
-	if err == nil {
-		p.out, err = newOutbound(&p.cfg, id, direct, spill)
-	}
-	if err != nil {
-		p.closeLanes()
+	var err error
+	if p.pair, err = p.newPair(0); err != nil {
 		return nil, err
 	}
-	for i := range cfg.Outers {
-		direct, spill, err := next()
-		if err != nil {
-			p.closeLanes()
+	if p.out, err = newOutbound(&p.cfg, 0, p.pair.direct, p.pair.spill); err != nil {
+		p.closePairs()
+		return nil, err
+	}
+	for _, o := range cfg.Outers {
+		if _, err := p.AddOuter(o); err != nil {
+			p.closePairs()
 			return nil, err
 		}
-		p.in = append(p.in, newInbound(&p.cfg, id, i, direct, spill))
 	}
 	return p, nil
 }
 
-func (p *Plane) closeLanes() {
-	for _, l := range p.lanes {
-		l.Close()
+func (p *Plane) closePairs() {
+	p.pair.close()
+	for _, l := range p.in {
+		if l != nil {
+			l.pair.close()
+		}
+	}
+}
+
+// run serves a lane on this goroutine until it ends.
+func (p *Plane) run(name string, f func() error) {
+	defer p.wg.Done()
+	if err := f(); err != nil {
+		p.mu.Lock()
+		p.errs = append(p.errs, fmt.Errorf("dataplane: %s lane: %w", name, err))
+		p.mu.Unlock()
+		p.once.Do(func() { close(p.died) })
 	}
 }
 
 // Start lets the lanes run.
 func (p *Plane) Start() {
-	run := func(name string, f func() error) {
-		defer p.wg.Done()
-		if err := f(); err != nil {
-			p.mu.Lock()
-			p.errs = append(p.errs, fmt.Errorf("dataplane: %s lane: %w", name, err))
-			p.mu.Unlock()
-			p.once.Do(func() { close(p.died) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = true
+	p.wg.Add(1)
+	go p.run("outbound", func() error { return p.out.ring.run(p.out, &p.out.books) })
+	for _, l := range p.in {
+		if l != nil {
+			p.start(l)
 		}
-	}
-	p.wg.Add(1 + len(p.in))
-	go run("outbound", func() error { return p.out.ring.run(p.out, &p.out.books) })
-	for i, l := range p.in {
-		go run("inbound "+p.cfg.Outers[i].Name(), func() error { return l.ring.run(l, &l.books) })
 	}
 }
 
@@ -123,24 +164,41 @@ func (p *Plane) Died() <-chan struct{} { return p.died }
 // errors of lanes that had stopped by themselves.
 func (p *Plane) Stop() error {
 	p.cfg.Inner.StopReading()
-	for _, o := range p.cfg.Outers {
-		o.StopReading()
+	p.mu.Lock()
+	p.stopped = true
+	for _, l := range p.in {
+		if l != nil {
+			l.link.StopReading()
+		}
 	}
+	p.mu.Unlock()
 	p.wg.Wait()
-	p.closeLanes()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closePairs()
 	errs := append([]error(nil), p.errs...)
 	errs = append(errs, p.cfg.Inner.Close())
-	for _, o := range p.cfg.Outers {
-		errs = append(errs, o.Close())
+	for _, l := range p.in {
+		if l != nil {
+			errs = append(errs, l.link.Close())
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// Stats gives each lane's books, the outbound lane's first. It may be called at any time.
+// Stats gives each lane's books: the outbound lane's first, then the inbound ones' in the order of their links, and if links have
+// been removed the sum of what their lanes had counted. It may be called at any time.
 func (p *Plane) Stats() []LaneStats {
 	all := []LaneStats{{"outbound", p.out.books.read()}}
-	for i, l := range p.in {
-		all = append(all, LaneStats{"inbound " + p.cfg.Outers[i].Name(), l.books.read()})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.in {
+		if l != nil {
+			all = append(all, LaneStats{l.name, l.books.read()})
+		}
+	}
+	if p.gone.PacketsIn > 0 {
+		all = append(all, LaneStats{"inbound removed", p.gone})
 	}
 	return all
 }

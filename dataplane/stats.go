@@ -29,6 +29,21 @@ func (c *Counters) Dropped() uint64 {
 	return n
 }
 
+// add adds another lane's books.
+func (c *Counters) add(o *Counters) {
+	c.PacketsIn += o.PacketsIn
+	c.PacketsOut += o.PacketsOut
+	c.BytesIn += o.BytesIn
+	c.BytesOut += o.BytesOut
+	for i, n := range o.Drops {
+		c.Drops[i] += n
+	}
+	c.InFlight += o.InFlight
+	c.Bursts += o.Bursts
+	c.Spilled += o.Spilled
+	c.PTBSent += o.PTBSent
+}
+
 // Balanced says whether packets in = packets out + drops + in flight. It holds at every moment at which a lane publishes.
 func (c *Counters) Balanced() bool {
 	return c.PacketsIn == c.PacketsOut+c.Dropped()+c.InFlight
@@ -50,7 +65,8 @@ type books struct {
 	mu        sync.Mutex
 	published Counters
 
-	owed    [maxOwed]interface{ Publish() } // SAs that have counted what they have not shown
+	lane    int             // whose they are, as SAs' owners are called
+	owed    [maxOwed]debtor // SAs that have counted what they have not shown
 	owes    int
 	settled time.Time // when nothing was owed last
 }
@@ -60,8 +76,11 @@ const (
 	maxOwed      = 1024
 )
 
+// debtor is an SA of either direction. A lane may have lost an inbound one to another lane meanwhile, which is not to be disturbed.
+type debtor interface{ PublishFor(lane int) }
+
 // owe notes that an SA is to be published; once until it is.
-func (b *books) owe(s interface{ Publish() }) {
+func (b *books) owe(s debtor) {
 	if b.owes == maxOwed {
 		b.settle()
 	}
@@ -72,7 +91,7 @@ func (b *books) owe(s interface{ Publish() }) {
 // settle publishes every SA that is to be.
 func (b *books) settle() {
 	for i := range b.owed[:b.owes] {
-		b.owed[i].Publish()
+		b.owed[i].PublishFor(b.lane)
 		b.owed[i] = nil // it may have been removed meanwhile
 	}
 	b.owes = 0

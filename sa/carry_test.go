@@ -2,6 +2,7 @@ package sa
 
 import (
 	"errors"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -180,6 +181,132 @@ func TestWipedIsFinal(t *testing.T) {
 	if n, err := next.NextSeq(); n != 5 || err != nil {
 		t.Errorf("NextSeq is %d, %v", n, err)
 	}
+}
+
+// An inbound SA that is put on another link changes hands when the last burst that saw it on the former one is done, with
+// everything shown; a lane that pays its debts late does not touch what is another's. One that comes back in between stays.
+func TestMovedToAnotherLink(t *testing.T) {
+	db := NewDB()
+	in := inbound(t, params(t, 0x1001))
+	update(t, db, func(tx *Tx) error { return tx.AddInbound(in) })
+	move := func(link int) {
+		t.Helper()
+		update(t, db, func(tx *Tx) error {
+			e := in.Params().Endpoint()
+			e.Link = link
+			return tx.MoveInbound(in, e)
+		})
+	}
+	owner := func(want int) {
+		t.Helper()
+		for give := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			lane, ok := in.Owner()
+			if want < 0 && !ok || ok && lane == want {
+				return
+			}
+			if time.Now().After(give) {
+				t.Fatalf("the owner is %d, %v, not %d", lane, ok, want)
+			}
+		}
+	}
+	snap := db.Acquire()
+	if !in.Claim(1, 0) {
+		t.Fatal("not claimed")
+	}
+	in.Advance(7)
+	in.Account(1, 100, time.Now())
+	move(1)
+	if in.Claim(2, 1) {
+		t.Fatal("claimed while the former lane has a burst in hand")
+	}
+	in.Advance(9)
+	in.Account(1, 100, time.Now())
+	snap.Release()
+	owner(-1)
+	if s, r := in.Stats(), in.Replay(); s.Packets != 2 || r.Top != 9 {
+		t.Errorf("handed over with %d packets, number %d shown", s.Packets, r.Top)
+	}
+	if !in.Claim(2, 1) {
+		t.Fatal("not claimed by the new lane")
+	}
+	in.Advance(10)
+	in.Account(1, 100, time.Now())
+	in.PublishFor(1)
+	if s := in.Stats(); s.Packets != 2 {
+		t.Error("a lane that has lost the SA publishes what is another's")
+	}
+	in.PublishFor(2)
+	if s, r := in.Stats(), in.Replay(); s.Packets != 3 || r.Top != 10 {
+		t.Errorf("the new lane shows %d packets, number %d", s.Packets, r.Top)
+	}
+
+	// There and back, while a burst of before is in hand: lane 2 has never lost it, until the third move.
+	snap = db.Acquire()
+	move(7)
+	move(1)
+	later := db.Acquire()
+	snap.Release()
+	time.Sleep(5 * time.Millisecond)
+	if !in.Claim(2, 1) {
+		t.Fatal("the lane has lost an SA of its own link")
+	}
+	move(5)
+	if in.Claim(3, 5) {
+		t.Fatal("claimed while a burst of the second move is in hand")
+	}
+	in.Advance(11)
+	later.Release()
+	owner(-1)
+	// What moves but stays on its link stays with its lane.
+	in.Claim(4, 5)
+	update(t, db, func(tx *Tx) error {
+		e := in.Params().Endpoint()
+		e.Src = netip.MustParseAddr("203.0.113.99")
+		return tx.MoveInbound(in, e)
+	})
+	db.Acquire().Release()
+	time.Sleep(5 * time.Millisecond)
+	owner(4)
+	db.Close()
+	if err := db.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who watches hears of every update, once for those that it has not looked at, and of none that failed or after it has stopped.
+func TestWatch(t *testing.T) {
+	db := NewDB()
+	a, stopA := db.Watch()
+	b, stopB := db.Watch()
+	heard := func(c <-chan struct{}) bool {
+		select {
+		case <-c:
+			return true
+		default:
+			return false
+		}
+	}
+	if heard(a) {
+		t.Error("nothing has changed")
+	}
+	add := func(name string) error {
+		return db.Update(func(tx *Tx) error { return tx.AddPolicy(Policy{Name: name}) })
+	}
+	if add("1") != nil || add("2") != nil {
+		t.Fatal("not added")
+	}
+	if !heard(a) || heard(a) || !heard(b) || heard(b) {
+		t.Error("not heard once")
+	}
+	if add("2") == nil || heard(a) {
+		t.Error("heard of an update that failed")
+	}
+	stopA()
+	if add("3") != nil || heard(a) || !heard(b) {
+		t.Error("after one has stopped")
+	}
+	stopB()
+	stopB()
 }
 
 // A lane may still owe a Publish when an SA is wiped; what is shown is final either way.

@@ -28,8 +28,9 @@ type DB struct {
 	cur  atomic.Pointer[Snapshot]
 	wake chan struct{} // capacity 1; SAs signal here that they have passed a limit
 
-	mu     sync.Mutex // of writers, and of the told bits of lives
-	closed bool
+	mu       sync.Mutex // of writers, and of the told bits of lives
+	closed   bool
+	watchers []chan struct{} // see Watch
 
 	retire struct {
 		sync.Mutex
@@ -62,9 +63,10 @@ type Snapshot struct {
 
 	// refs counts who holds the snapshot: those who acquired it, the DB while it is the present one, and the one before it as
 	// long as that is held. So a snapshot is finished only after all earlier ones, and nobody sees what was removed after it.
-	refs atomic.Int64
-	next *Snapshot // set before the DB lets go of this one
-	gone []retiree // what next does not have any more
+	refs  atomic.Int64
+	next  *Snapshot // set before the DB lets go of this one
+	gone  []retiree // what next does not have any more
+	moved []moved   // what next has on another link
 }
 
 // finished is what refs is set to at the end, far below anything that increments can bring back to life.
@@ -115,6 +117,7 @@ func (d *DB) Acquire() *Snapshot {
 // Release lets go of the snapshot. SAs that nobody can see any more are wiped, on another goroutine.
 func (s *Snapshot) Release() {
 	var gone []retiree
+	var away []moved
 	db := s.db
 	for s != nil {
 		n := s.refs.Add(-1)
@@ -125,11 +128,20 @@ func (s *Snapshot) Release() {
 			break
 		}
 		gone = append(gone, s.gone...)
+		away = append(away, s.moved...)
 		s = s.next
 	}
-	if len(gone) > 0 {
-		go db.wipe(gone)
+	if len(gone) > 0 || len(away) > 0 {
+		go db.settle(gone, away)
 	}
+}
+
+// settle does what had to wait until nobody sees the SAs any more as they were.
+func (d *DB) settle(gone []retiree, away []moved) {
+	for _, m := range away {
+		m.handOver()
+	}
+	d.wipe(gone)
 }
 
 // wipe ends SAs.
@@ -257,7 +269,11 @@ func (tx *Tx) commit(old *Snapshot) {
 		adopt()
 	}
 	for r, p := range tx.moved {
+		was := r.Params().Link
 		r.place(p)
+		if i, ok := r.(*Inbound); ok && p.Link != was {
+			old.moved = append(old.moved, moved{i, i.moves}) // only a transaction moves SAs, and there is but one
+		}
 	}
 	old.next = tx.draft
 	for r := range tx.removed {
@@ -269,6 +285,26 @@ func (tx *Tx) commit(old *Snapshot) {
 	tx.draft.refs.Store(2) // the DB's and old's
 	d.cur.Store(tx.draft)
 	old.Release()
+	for _, c := range d.watchers {
+		select {
+		case c <- struct{}{}:
+		default: // it has not looked since the last one
+		}
+	}
+}
+
+// Watch gives a channel that receives after an update has taken effect: once for several if nobody has looked meanwhile. stop
+// ends that. It must not be called inside Update, nor stop.
+func (d *DB) Watch() (updated <-chan struct{}, stop func()) {
+	c := make(chan struct{}, 1)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.watchers = append(d.watchers, c)
+	return c, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.watchers = slices.DeleteFunc(d.watchers, func(w chan struct{}) bool { return w == c })
+	}
 }
 
 func (tx *Tx) begin() error {
@@ -440,7 +476,8 @@ func (tx *Tx) MoveOutbound(o *Outbound, to Endpoint) error {
 	return nil
 }
 
-// MoveInbound gives an SA other outer addresses. Its window, lifetime and counters go on.
+// MoveInbound gives an SA other outer addresses. Its window, lifetime and counters go on. If its Link is another one, the lane of
+// the former link loses it once the packets that it has in hand are done; until then the new one's cannot claim it.
 func (tx *Tx) MoveInbound(i *Inbound, to Endpoint) error {
 	if err := tx.begin(); err != nil {
 		return err

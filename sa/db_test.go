@@ -425,7 +425,7 @@ func TestLanesAndWriter(t *testing.T) {
 						if dead(i) || dead(i.Paired()) {
 							t.Error("a visible SA is wiped")
 						}
-						if i.Claim(lane) {
+						if i.Claim(lane, 0) {
 							i.Advance(i.Seq(uint32(n)))
 							i.Account(1, 1, i.life.added)
 							i.Publish()

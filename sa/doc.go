@@ -30,6 +30,9 @@
 //	Outbound: NextSeq, Account, Publish
 //	Inbound:  Seq, SeqHi, Check, CheckSeq, Advance, Top, Account, AccountDrops, Publish
 //
+// An inbound SA that MoveInbound puts on another link passes from the old link's lane to the new one's once no snapshot from before
+// the move is held. A lane that may have lost an SA since it accounted calls PublishFor instead of Publish.
+//
 // and nobody else may call these, not even one after the other without a hand-over that orders memory. They take no locks
 // and do not allocate, but for Publish, which takes a lock that readers hold for a copy. Account and AccountDrops are for each
 // run of packets; limits are enforced by what they count, at once, and Publish makes the counts visible. All other methods may be called from any goroutine at any time. Before

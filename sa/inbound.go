@@ -23,6 +23,7 @@ type Inbound struct {
 	esn      bool
 
 	owner    owner
+	moves    uint64      // how often it was placed; under counters.mu
 	adopted  atomic.Bool // by a DB, for good
 	life     life
 	counters counters
@@ -132,15 +133,31 @@ func (i *Inbound) AccountDrops(d Drops) bool {
 // waits, and every some milliseconds while it does not.
 func (i *Inbound) Publish() {
 	i.counters.mu.Lock()
+	i.show()
+	i.counters.mu.Unlock()
+}
+
+// PublishFor is Publish for a lane that may have lost the SA to another since it accounted, which has shown everything then.
+func (i *Inbound) PublishFor(lane int) {
+	i.counters.mu.Lock()
+	if i.owner.has(lane) {
+		i.show()
+	}
+	i.counters.mu.Unlock()
+}
+
+// show is Publish for who holds the lock.
+func (i *Inbound) show() {
 	if i.filter {
 		i.seen.publish(&i.window)
 	}
 	i.counters.show()
-	i.counters.mu.Unlock()
 }
 
-// Claim makes the lane, counted from 0, the SA's owner if it has none, and reports whether it is the owner now.
-func (i *Inbound) Claim(lane int) bool { return i.owner.claim(lane) }
+// Claim makes a lane, counted from 0, the SA's owner if it has none, and reports whether it is the owner now. link is the one that
+// the lane serves, and that it has found in Params since it acquired the snapshot with which it looked the SA up: when the SA is
+// moved to another, the lane loses it.
+func (i *Inbound) Claim(lane, link int) bool { return i.owner.claim(lane, link) }
 
 // Owner is the lane that has claimed the SA, if one has.
 func (i *Inbound) Owner() (lane int, ok bool) { return i.owner.lane() }
@@ -152,7 +169,30 @@ func (i *Inbound) Expired() bool { return i.life.expired() }
 func (i *Inbound) Stats() Stats { return i.counters.stats(&i.life) }
 
 // place puts the SA at its parameters' endpoint.
-func (i *Inbound) place(p *Params) { i.params.Store(p) }
+func (i *Inbound) place(p *Params) {
+	i.counters.mu.Lock()
+	defer i.counters.mu.Unlock()
+	i.params.Store(p)
+	i.moves++
+}
+
+// moved is an SA that has been put on another link, as of one of its moves.
+type moved struct {
+	i     *Inbound
+	moves uint64
+}
+
+// handOver takes the SA from a lane of another link than its own, once nobody has a snapshot from before the move: the last packets
+// that such a lane had admitted have come back from the engine, and it admits no more. If the SA has been moved again that is for
+// the later move to do, for lanes may have used it in between.
+func (m moved) handOver() {
+	m.i.counters.mu.Lock()
+	defer m.i.counters.mu.Unlock()
+	if _, owned := m.i.owner.lane(); owned && m.i.moves == m.moves && m.i.owner.link() != m.i.Params().Link {
+		m.i.show()
+		m.i.owner.id.Store(0)
+	}
+}
 
 // wipe ends the SA: nothing can be opened with it any more.
 func (i *Inbound) wipe() error {

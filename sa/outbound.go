@@ -139,8 +139,15 @@ func (o *Outbound) Account(packets, bytes uint64, now time.Time) bool {
 // while it does not.
 func (o *Outbound) Publish() { o.counters.publish() }
 
+// PublishFor is Publish for a lane that may not own the SA any more.
+func (o *Outbound) PublishFor(lane int) {
+	if o.owner.has(lane) {
+		o.Publish()
+	}
+}
+
 // Claim makes the lane, counted from 0, the SA's owner if it has none, and reports whether it is the owner now.
-func (o *Outbound) Claim(lane int) bool { return o.owner.claim(lane) }
+func (o *Outbound) Claim(lane int) bool { return o.owner.claim(lane, 0) }
 
 // Owner is the lane that has claimed the SA, if one has.
 func (o *Outbound) Owner() (lane int, ok bool) { return o.owner.lane() }
@@ -255,18 +262,24 @@ func (p *Params) OuterLen() int {
 	return n
 }
 
-// owner is the lane that an SA belongs to, counted from 1; 0 is nobody.
-type owner struct{ id atomic.Int32 }
+// owner is the lane that an SA belongs to, counted from 1, with 0 for nobody, and above that, from bit 32 on, the link that it was
+// claimed on.
+type owner struct{ id atomic.Int64 }
 
-func (o *owner) claim(lane int) bool {
-	id := int32(lane) + 1
+func (o *owner) claim(lane, link int) bool {
+	id := int64(link)<<32 | int64(lane+1)
 	return o.id.Load() == id || o.id.CompareAndSwap(0, id)
 }
 
+func (o *owner) has(lane int) bool { return int32(o.id.Load()) == int32(lane)+1 }
+
 func (o *owner) lane() (int, bool) {
-	id := o.id.Load()
+	id := int32(o.id.Load())
 	return int(id) - 1, id != 0
 }
+
+// link is meaningful if there is an owner.
+func (o *owner) link() int { return int(o.id.Load() >> 32) }
 
 // wipe ends the SA: nothing can be sent with it any more.
 func (o *Outbound) wipe() error {

@@ -34,6 +34,9 @@ type Policy struct {
 
 	// Out is the SA that protects, for Dir Out; nil while there is none, and packets wait or are dropped.
 	Out *Outbound
+	// Acquire says that packets are held while there is no SA, and somebody is asked for one (RFC 4301 section 4.4.1): for an
+	// outbound policy to protect. Otherwise they are dropped.
+	Acquire bool
 	// Reqid and Tunnel say whose policy it is, for Protect: that of the SAs with this Reqid, or if it is 0 with this name. An
 	// inbound Protect policy needs one of them.
 	Reqid  uint32
@@ -54,6 +57,8 @@ func (p *Policy) Validate() error {
 		return refuse("there is no %v", p.Action)
 	case p.Out != nil && (p.Action != Protect || p.Dir != Out):
 		return refuse("it has an outbound SA, which only an outbound policy to protect can use")
+	case p.Acquire && (p.Action != Protect || p.Dir != Out):
+		return refuse("it asks for an SA, which only an outbound policy to protect can use")
 	case p.Action == Protect && p.Dir == In && p.Reqid == 0 && p.Tunnel == "":
 		return refuse("it does not say which SAs its packets may come through; give a reqid or the tunnel's name")
 	}
@@ -73,7 +78,7 @@ func (p *Policy) owns(i *Params) bool {
 
 // sameEffect reports whether it makes no difference which of the two decides.
 func (p *Policy) sameEffect(o *Policy) bool {
-	return p.Action == o.Action && p.Out == o.Out && p.Reqid == o.Reqid && p.Tunnel == o.Tunnel
+	return p.Action == o.Action && p.Out == o.Out && p.Acquire == o.Acquire && p.Reqid == o.Reqid && p.Tunnel == o.Tunnel
 }
 
 // Conflict is two policies of one direction and priority that select common packets and do different things with them. I and

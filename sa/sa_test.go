@@ -368,7 +368,7 @@ func TestClaim(t *testing.T) {
 	if _, ok := o.Owner(); ok {
 		t.Error("a new SA has an owner")
 	}
-	for what, claim := range map[string]func(int) bool{"outbound": o.Claim, "inbound": i.Claim} {
+	for what, claim := range map[string]func(int) bool{"outbound": o.Claim, "inbound": func(lane int) bool { return i.Claim(lane, 0) }} {
 		var wg sync.WaitGroup
 		won := make([]bool, 8)
 		for lane := range won {

@@ -7,7 +7,7 @@
 //	link.go           the interfaces, the messages, the sentinel errors
 //	vnet.go           the virtio_net_hdr in front of every TUN packet
 //	tun_linux.go      OpenTUN: made by wireguard's tun package, super-packets read and written on its file directly
-//	udp_linux.go      OpenUDP: ESP in UDP, merged and cut by the kernel (UDP_GRO, UDP_SEGMENT)
+//	udp_linux.go      OpenUDP: ESP in UDP, merged and cut by the kernel (UDP_GRO, UDP_SEGMENT); NewUDP: on a socket made elsewhere
 //	esp_linux.go      OpenESP: a raw socket of protocol 50, neither merged nor cut
 //	socket_linux.go   what both are made of: options, offloads, closing
 //	recv_linux.go     the receiving half: recvmmsg, batches, control messages

@@ -77,6 +77,7 @@ type Inner interface {
 	Name() string
 	MTU() int         // the present one, in bytes; cheap enough to ask per burst
 	Offloads() string // what is in use, for people, and why something is not
+	Wake()            // who waits to read gets ErrAgain, or if nobody does who waits next
 	StopReading()     // readers get net.ErrClosed from now on, also those who wait; writers go on
 	Close() error     // wakes everyone who waits; they get net.ErrClosed
 }
@@ -84,8 +85,8 @@ type Inner interface {
 // InnerReader takes packets from the host.
 type InnerReader interface {
 	// Next returns one packet or super-packet (up to 65,535 bytes); it is valid, and may be changed, until the next call.
-	// wait says whether to wait for one; otherwise ErrAgain comes when none is there. ErrUnknownGSO is about one packet:
-	// count it and go on. ErrGone and net.ErrClosed are final.
+	// wait says whether to wait for one; otherwise, and after a Wake, ErrAgain comes when none is there. ErrUnknownGSO is about
+	// one packet: count it and go on. ErrGone and net.ErrClosed are final.
 	Next(wait bool) ([]byte, VNet, error)
 }
 

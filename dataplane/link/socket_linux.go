@@ -83,60 +83,32 @@ func openSocket(udp bool, local netip.AddrPort, opts OuterOptions) (s *socket, e
 	if !udp {
 		s.name, kind, proto = "esp"+family, unix.SOCK_RAW, unix.IPPROTO_ESP
 	}
-	where := func(step string, err error) error {
-		hint := ""
-		switch {
-		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-			hint = " (run as root or with CAP_NET_RAW and CAP_NET_ADMIN)"
-		case errors.Is(err, unix.EADDRINUSE):
-			hint = " (another process, perhaps an IKE daemon, has this port)"
-		case errors.Is(err, unix.EADDRNOTAVAIL):
-			hint = " (no interface has this address)"
-		case errors.Is(err, unix.EAFNOSUPPORT):
-			hint = " (this kernel lacks the address family)"
-		case errors.Is(err, unix.ENODEV):
-			hint = " (there is no such interface)"
-		}
-		return fmt.Errorf("link: %s %v: %s: %w%s", s.name, local, step, err, hint)
-	}
 	if !addr.IsValid() {
-		return nil, where("bind", errors.New("an address is needed; 0.0.0.0 or :: for all"))
+		return nil, s.where("bind", errors.New("an address is needed; 0.0.0.0 or :: for all"))
 	}
 	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, proto)
 	if err != nil {
-		return nil, where("socket", err)
+		return nil, s.where("socket", err)
 	}
 	defer func() {
 		if s == nil {
 			unix.Close(fd)
 		}
 	}()
-	for _, o := range s.options() {
-		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil && !o.optional {
-			return nil, where("option "+o.text, err)
-		}
-	}
-	if opts.Device != "" {
-		if err := unix.BindToDevice(fd, opts.Device); err != nil {
-			return nil, where("device "+strconv.Quote(opts.Device), err)
-		}
-	}
-	bufferSize(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(opts.RecvBuf, defaultBuf))
-	bufferSize(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cmp.Or(opts.SendBuf, defaultBuf))
-	if udp {
-		s.setUpOffloads(fd)
+	if err := s.configure(fd, s.options()); err != nil {
+		return nil, err
 	}
 	sa, err := s.sockaddr()
 	if err != nil {
-		return nil, where("bind", err)
+		return nil, s.where("bind", err)
 	}
 	if err := unix.Bind(fd, sa); err != nil {
-		return nil, where("bind", err)
+		return nil, s.where("bind", err)
 	}
 	if s.udp && local.Port() == 0 { // the kernel has chosen one
 		got, err := unix.Getsockname(fd)
 		if err != nil {
-			return nil, where("address", err)
+			return nil, s.where("address", err)
 		}
 		switch sa := got.(type) {
 		case *unix.SockaddrInet4:
@@ -148,15 +120,61 @@ func openSocket(udp bool, local netip.AddrPort, opts OuterOptions) (s *socket, e
 	if !s.udp {
 		s.local = netip.AddrPortFrom(addr, 0)
 	}
+	if err := s.poll(fd); err != nil {
+		fd = -1
+		return nil, err
+	}
+	return s, nil
+}
+
+// where says which step failed, and what to do about it.
+func (s *socket) where(step string, err error) error {
+	hint := ""
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		hint = " (run as root or with CAP_NET_RAW and CAP_NET_ADMIN)"
+	case errors.Is(err, unix.EADDRINUSE):
+		hint = " (another process, perhaps an IKE daemon, has this port)"
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		hint = " (no interface has this address)"
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		hint = " (this kernel lacks the address family)"
+	case errors.Is(err, unix.ENODEV):
+		hint = " (there is no such interface)"
+	}
+	return fmt.Errorf("link: %s %v: %s: %w%s", s.name, s.local, step, err, hint)
+}
+
+// configure sets all that is asked of a socket.
+func (s *socket) configure(fd int, options []sockopt) error {
+	for _, o := range options {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil && !o.optional {
+			return s.where("option "+o.text, err)
+		}
+	}
+	if s.opts.Device != "" {
+		if err := unix.BindToDevice(fd, s.opts.Device); err != nil {
+			return s.where("device "+strconv.Quote(s.opts.Device), err)
+		}
+	}
+	bufferSize(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, cmp.Or(s.opts.RecvBuf, defaultBuf))
+	bufferSize(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, cmp.Or(s.opts.SendBuf, defaultBuf))
+	if s.udp {
+		s.setUpOffloads(fd)
+	}
+	return nil
+}
+
+// poll gives the descriptor to the runtime's poller; it is the socket's to close then, also after an error.
+func (s *socket) poll(fd int) error {
 	f := os.NewFile(uintptr(fd), s.name)
 	rc, err := f.SyscallConn()
 	if err != nil {
 		f.Close()
-		fd = -1
-		return nil, where("poller", err)
+		return s.where("poller", err)
 	}
 	s.f, s.rc = f, rc
-	return s, nil
+	return nil
 }
 
 type sockopt struct {

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -76,6 +78,7 @@ type tunLink struct {
 	down    atomic.Bool // seen down; until something says otherwise
 	closed  atomic.Bool
 	deaf    atomic.Bool // StopReading
+	woken   atomic.Bool // Wake, and nobody has seen it yet
 	drained chan struct{}
 	once    sync.Once
 
@@ -190,6 +193,22 @@ func (t *tunLink) StopReading() {
 	_ = t.dev.File().SetReadDeadline(longAgo) // wakes who waits in the poller
 }
 
+func (t *tunLink) Wake() {
+	t.woken.Store(true)
+	_ = t.dev.File().SetReadDeadline(longAgo)
+}
+
+// wakened is for a reader whose waiting has ended before a packet came, or is not to begin. The deadline must not stand, or
+// nobody could wait any more; but StopReading's must, which may have come at the same time.
+func (t *tunLink) wakened() error {
+	t.woken.Store(false)
+	_ = t.dev.File().SetReadDeadline(time.Time{})
+	if t.closed.Load() || t.deaf.Load() {
+		return net.ErrClosed
+	}
+	return ErrAgain
+}
+
 func (t *tunLink) Close() (err error) {
 	t.once.Do(func() {
 		t.closed.Store(true)
@@ -241,9 +260,15 @@ func (r *tunReader) Next(wait bool) ([]byte, VNet, error) {
 			if !wait {
 				return nil, VNet{}, ErrAgain
 			}
+			if r.t.woken.Load() {
+				return nil, VNet{}, r.t.wakened()
+			}
 			if err := r.t.rc.Read(r.until); err != nil {
 				if r.t.closed.Load() || r.t.deaf.Load() {
 					return nil, VNet{}, net.ErrClosed
+				}
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					return nil, VNet{}, r.t.wakened()
 				}
 				// The poller gives up on a device that has been deleted. Reading says so more clearly.
 				if cerr := r.t.rc.Control(r.once); cerr != nil || r.errno == unix.EAGAIN {

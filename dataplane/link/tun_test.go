@@ -340,6 +340,72 @@ func TestTUNStopReading(t *testing.T) {
 	must(t, in.NewWriter().Queue(h, [][]byte{p}))
 }
 
+// Wake ends one wait, of who waits or of who waits next, loses no packet, and does not stand in the way of StopReading.
+func TestTUNWake(t *testing.T) {
+	s := newSpace(t)
+	in := s.tun("tun0", 1400, TUNOptions{})
+	s.up("tun0")
+	r := in.NewReader()
+	for _, _, err := r.Next(false); err == nil; _, _, err = r.Next(false) {
+	} // what the kernel says of itself
+	next := make(chan error)
+	wait := func() {
+		go func() {
+			for {
+				_, _, err := r.Next(true)
+				if err != nil {
+					next <- err
+					return
+				}
+			}
+		}()
+	}
+	come := func(want error) {
+		t.Helper()
+		select {
+		case err := <-next:
+			if !errors.Is(err, want) {
+				t.Fatal("reader:", err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("the reader is not woken")
+		}
+	}
+	for range 3 {
+		wait()
+		select {
+		case err := <-next:
+			t.Fatal("did not wait:", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+		in.Wake()
+		come(ErrAgain)
+	}
+	in.Wake()
+	if _, _, err := r.Next(false); err != ErrAgain {
+		t.Error("without waiting:", err)
+	}
+	wait()
+	come(ErrAgain)
+	// Whatever they race, the reader ends.
+	for range 20 {
+		wait()
+		done := make(chan struct{})
+		go func() { defer close(done); in.Wake() }()
+		come(ErrAgain)
+		<-done
+	}
+	wait()
+	go in.Wake()
+	in.StopReading()
+	if err := <-next; err == ErrAgain {
+		wait()
+		come(net.ErrClosed)
+	} else if err != net.ErrClosed {
+		t.Fatal("reader:", err)
+	}
+}
+
 // The MTU follows the device's; what the device's queue cannot hold is counted.
 func TestTUNAttributes(t *testing.T) {
 	s := newSpace(t)

@@ -77,6 +77,7 @@ func (l *Inner) Offloads() string {
 	return "csum tso uso"
 }
 
+func (l *Inner) Wake()        { l.rx.wake() }
 func (l *Inner) StopReading() { l.rx.stop() }
 
 func (l *Inner) Close() error {

@@ -17,6 +17,7 @@ type queue[M any] struct {
 	head, n  int
 	readEnd  bool // closed: nobody will read any more
 	writeEnd bool // closed: nothing more will come
+	woken    bool // whoever waits next to take is not to
 	deaf     bool // the reading end has stopped reading: what does not fit is dropped
 	drop     bool // when full: drop instead of waiting
 	drops    uint64
@@ -68,6 +69,9 @@ func (q *queue[M]) ready(wait bool) error {
 			return net.ErrClosed
 		case !wait:
 			return link.ErrAgain
+		case q.woken:
+			q.woken = false
+			return link.ErrAgain
 		}
 		q.notEmpty.Wait()
 	}
@@ -82,6 +86,13 @@ func (q *queue[M]) take(buf []byte) ([]byte, M) {
 	q.n--
 	q.notFull.Signal()
 	return out, s.meta
+}
+
+func (q *queue[M]) wake() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.woken = true
+	q.notEmpty.Broadcast()
 }
 
 func (q *queue[M]) stop() {

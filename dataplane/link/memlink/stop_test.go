@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"culvert/dataplane/link"
 )
@@ -60,4 +61,38 @@ func TestStopReading(t *testing.T) {
 			t.Errorf("%d dropped, want 8", n)
 		}
 	})
+}
+
+// Wake ends one wait, of who waits or of who waits next; a packet that is there comes first.
+func TestWake(t *testing.T) {
+	a, b := NewInnerPair(InnerOptions{}, InnerOptions{})
+	r := a.NewReader()
+	next := make(chan error)
+	go func() {
+		_, _, err := r.Next(true)
+		next <- err
+	}()
+	select {
+	case err := <-next:
+		t.Fatal("did not wait:", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	a.Wake()
+	if err := <-next; err != link.ErrAgain {
+		t.Fatal(err)
+	}
+	a.Wake()
+	if err := b.NewWriter().Queue(link.VNet{}, [][]byte{{1}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []error{nil, link.ErrAgain} {
+		if _, _, err := r.Next(true); err != want {
+			t.Fatalf("%v, not %v", err, want)
+		}
+	}
+	a.Wake()
+	a.StopReading()
+	if _, _, err := r.Next(true); err != net.ErrClosed {
+		t.Fatal(err)
+	}
 }

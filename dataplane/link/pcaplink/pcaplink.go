@@ -26,6 +26,7 @@ type replay struct {
 	next   int
 	rounds int  // still to begin, after this one
 	idle   bool // there is no capture: wait until closed
+	woken  bool // whoever waits next is not to
 	closed bool
 }
 
@@ -39,8 +40,11 @@ func newReplay(n, rounds int, idle bool) *replay {
 func (r *replay) take(wait bool, most int) (first, n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.idle && wait && !r.closed {
+	for r.idle && wait && !r.closed && !r.woken {
 		r.wake.Wait()
+	}
+	if r.idle && wait {
+		r.woken = false
 	}
 	switch {
 	case r.closed:
@@ -56,6 +60,13 @@ func (r *replay) take(wait bool, most int) (first, n int, err error) {
 	first, n = r.next, min(most, r.n-r.next)
 	r.next += n
 	return first, n, nil
+}
+
+func (r *replay) rouse() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.woken = true
+	r.wake.Broadcast()
 }
 
 func (r *replay) close() {
@@ -94,6 +105,7 @@ func NewInner(in *Capture, out *Writer, opts InnerOptions) *Inner {
 func (l *Inner) Name() string                { return cmp.Or(l.opts.Name, "pcap") }
 func (l *Inner) MTU() int                    { return cmp.Or(l.opts.MTU, 1500) }
 func (l *Inner) Offloads() string            { return "csum tso uso, cut for the capture" }
+func (l *Inner) Wake()                       { l.replay.rouse() }
 func (l *Inner) StopReading()                { l.replay.close() }
 func (l *Inner) Close() error                { l.replay.close(); return nil }
 func (l *Inner) NewReader() link.InnerReader { return &innerReader{l: l} }
