@@ -13,6 +13,7 @@
 //	netlink.go     bind, connect, getsockname and options of those
 //	compat.go      recvfrom and recvmsg of those, for programs that look at the sender's family
 //	encap.go       Port: a UDP port that a program and the gateway share
+//	thread.go      threads that change their network namespace
 //	keep.go        Export, Adopt: a gateway's restart
 //
 // # The mechanism

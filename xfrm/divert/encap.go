@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -465,15 +464,14 @@ func (t traits) socket(addr netip.AddrPort) (int, error) {
 		err error
 	}
 	made := make(chan result)
-	go func() {
-		runtime.LockOSThread() // for ever: the thread is in another namespace and ends with the goroutine
+	onThreadOfItsOwn(func() {
 		if err := unix.Setns(t.netns, unix.CLONE_NEWNET); err != nil {
 			made <- result{-1, fmt.Errorf("into the program's network namespace: %w", err)}
 			return
 		}
 		fd, err := unix.Socket(t.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
 		made <- result{fd, err}
-	}()
+	})
 	r := <-made
 	if r.err != nil {
 		return -1, r.err

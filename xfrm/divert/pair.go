@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"sync"
 	"unsafe"
 
@@ -37,8 +36,7 @@ type pair struct {
 func newPairs() (*pairs, error) {
 	p := &pairs{ask: make(chan chan<- pair)}
 	started := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for ever: the thread ends with the goroutine
+	onThreadOfItsOwn(func() {
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == unix.EINVAL {
 			err = nil
@@ -57,7 +55,7 @@ func newPairs() (*pairs, error) {
 			theirs, ours, err := connectTo(l)
 			to <- pair{theirs, ours, err}
 		}
-	}()
+	})
 	return p, <-started
 }
 
