@@ -24,6 +24,7 @@ type Config struct {
 	Log              Log       // [log]
 	Metrics          Metrics   // [metrics]
 	Guard            Guard     // [guard]
+	IKE              IKE       // [ike]
 	Tunnels          []*Tunnel // in the order of the file
 	Policies         []*Policy // one per direction and selector, those of the tunnels' subnets first, then [[policy]]
 	Warnings         []Warning // what works and is still worth a line in the log
@@ -89,6 +90,33 @@ type Metrics struct {
 // Guard keeps protected traffic from leaving in clear while the gateway is not running.
 type Guard struct {
 	Enabled bool // unreachable routes and source rules that outlive the process
+}
+
+// AfterDelete is what becomes of traffic whose policy an IKE daemon has deleted.
+type AfterDelete uint8
+
+// The ways.
+const (
+	DeleteGuard AfterDelete = iota // it is refused until a new policy protects it, or the guard is removed
+	DeleteClear                    // it leaves in clear, as with the kernel's ESP
+)
+
+var afterDeleteWords = []string{DeleteGuard: "guard", DeleteClear: "clear"}
+
+// String is the word of the configuration.
+func (a AfterDelete) String() string { return afterDeleteWords[a] }
+
+// IKE says how an IKE daemon, started through `culvert exec`, makes tunnels.
+type IKE struct {
+	Enabled  bool
+	Socket   string        // path where `culvert exec` finds the gateway
+	StateDir string        // where sequence high-water marks of the daemon's SAs are kept; as long as the daemon lives is enough
+	HoldFor  time.Duration // how long a packet may wait for the SA that it has asked for; 0 = not at all
+	// Port and PortNATT are the UDP ports that the daemon sends IKE from: such packets never go into a tunnel.
+	Port, PortNATT uint16
+	AfterDelete    AfterDelete
+	// LocalSubnets and RemoteSubnets are guarded from the gateway's start, pair by pair, before the daemon has made a policy.
+	LocalSubnets, RemoteSubnets []netip.Prefix
 }
 
 // LinkKind is how ESP is carried.
@@ -193,6 +221,10 @@ func (c *Config) Pos(key string) Pos {
 // machine does not have, an address that is not its own. The class is ErrValue, the cause may be nil.
 func (c *Config) Refuse(key, what, mend string, cause error) *Error {
 	return &Error{Pos: c.Pos(key), Key: key, What: what, Mend: mend, Class: ErrValue, Cause: cause}
+}
+
+func (c *Config) refuse(key, what, mend string, class error) *Error {
+	return &Error{Pos: c.Pos(key), Key: key, What: what, Mend: mend, Class: class}
 }
 
 // Wipe overwrites the keys, when every session that needs them is made.

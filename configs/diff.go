@@ -53,6 +53,15 @@ var settings = []struct {
 	{"log.level", func(a, b *Config) bool { return a.Log.Level != b.Log.Level }, ""},
 	{"log.format", func(a, b *Config) bool { return a.Log.Format != b.Log.Format }, "the log is opened at the start"},
 	{"metrics.listen", func(a, b *Config) bool { return a.Metrics.Listen != b.Metrics.Listen }, "the socket is opened at the start"},
+	{"ike.enabled", func(a, b *Config) bool { return a.IKE.Enabled != b.IKE.Enabled }, "the daemon's sockets are taken over at the start"},
+	{"ike.socket", func(a, b *Config) bool { return a.IKE.Socket != b.IKE.Socket }, "the socket is opened at the start"},
+	{"ike.state_dir", func(a, b *Config) bool { return a.IKE.StateDir != b.IKE.StateDir }, "the sequence numbers in use are reserved in the directory of the start"},
+	{"ike.hold_for", func(a, b *Config) bool { return a.IKE.HoldFor != b.IKE.HoldFor }, "the lanes are made for that of the start"},
+	{"ike.port", func(a, b *Config) bool { return a.IKE.Port != b.IKE.Port }, "the rules that keep IKE out of tunnels are laid at the start"},
+	{"ike.port_nat_t", func(a, b *Config) bool { return a.IKE.PortNATT != b.IKE.PortNATT }, "the rules that keep IKE out of tunnels are laid at the start"},
+	{"ike.after_delete", func(a, b *Config) bool { return a.IKE.AfterDelete != b.IKE.AfterDelete }, ""},
+	{"ike.local_subnets", func(a, b *Config) bool { return !slices.Equal(a.IKE.LocalSubnets, b.IKE.LocalSubnets) }, ""},
+	{"ike.remote_subnets", func(a, b *Config) bool { return !slices.Equal(a.IKE.RemoteSubnets, b.IKE.RemoteSubnets) }, ""},
 	{"guard.enabled", func(a, b *Config) bool { return a.Guard != b.Guard }, "the guard stands before the first packet"},
 }
 

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-//go:embed *.toml *.key culvert.service
+//go:embed *.toml *.key culvert.service culvert-ike.conf strongswan-culvert.conf
 var examples embed.FS
 
-// Examples lists the examples by name: the configurations, their sample key files, and the systemd unit.
+// Examples lists the examples by name: the configurations, their sample key files, the systemd unit, and drop-ins for it and strongSwan's.
 func Examples() []string {
 	entries, err := fs.ReadDir(examples, ".")
 	if err != nil {

@@ -131,3 +131,47 @@ func TestService(t *testing.T) {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
 }
+
+// TestDropIns: systemd takes the units with the drop-ins for an IKE daemon, and what the gateway is granted by them is there.
+func TestDropIns(t *testing.T) {
+	dir := t.TempDir()
+	for to, from := range map[string]string{
+		"culvert.service": "culvert.service", "culvert.service.d/ike.conf": "culvert-ike.conf", "strongswan.service.d/culvert.conf": "strongswan-culvert.conf",
+	} {
+		text, err := Example(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, to)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, to), strings.ReplaceAll(string(text), "/usr/local/bin/culvert", os.Args[0]), 0o644)
+	}
+	write(t, filepath.Join(dir, "strongswan.service"), "[Unit]\nDescription=stand-in\n[Service]\nType=notify\nExecStart=/usr/sbin/charon-systemd\n", 0o644)
+	for file, lines := range map[string][]string{
+		"culvert-ike.conf": {
+			"FileDescriptorStoreMax=512", "RuntimeDirectoryPreserve=restart", "CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_PTRACE CAP_CHOWN", "RestrictNamespaces=no", "ProtectProc=default",
+			"SystemCallFilter=pidfd_open pidfd_getfd process_vm_readv process_vm_writev setns unshare",
+		},
+		"strongswan-culvert.conf": {"Requires=culvert.service", "After=culvert.service", "ExecStart=", "ExecStart=/usr/local/bin/culvert exec -- /usr/sbin/charon-systemd"},
+	} {
+		text, err := Example(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range lines {
+			if !strings.Contains("\n"+string(text), "\n"+line+"\n") {
+				t.Errorf("%s has no line %s", file, line)
+			}
+		}
+	}
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed: systemd's own check of the units did not run")
+	}
+	cmd := exec.Command(analyze, "verify", "--man=no", "culvert.service", "strongswan.service")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "SYSTEMD_UNIT_PATH="+dir+":")
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), dir) {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}

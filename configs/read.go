@@ -38,6 +38,9 @@ func defaults(file string) *Config {
 		Log:      Log{Level: LogInfo, Format: LogText},
 		Metrics:  Metrics{Listen: "127.0.0.1:9750"},
 		Guard:    Guard{Enabled: true},
+		IKE: IKE{
+			Socket: "/run/culvert/exec.sock", StateDir: "/run/culvert/ike", HoldFor: 165 * time.Second, Port: 500, PortNATT: natPort,
+		},
 	}
 }
 
@@ -69,6 +72,8 @@ func (l *loader) root(r *reader, c *Config) {
 	guard.boolean("enabled", &c.Guard.Enabled)
 	guard.done()
 
+	l.ike(r.sub("ike"), c)
+
 	p := &policies{l: l, c: c}
 	names := make(map[string]int)
 	spis := make(map[spiUse]int)
@@ -81,10 +86,81 @@ func (l *loader) root(r *reader, c *Config) {
 	}
 	r.done()
 	p.finish()
+	l.ikeClashes(c)
 	if okMTU {
 		l.tunMTU(tun, c)
 	}
 	l.mtus(tun, c)
+}
+
+// ike reads [ike].
+func (l *loader) ike(r *reader, c *Config) {
+	i := &c.IKE
+	r.boolean("enabled", &i.Enabled)
+	okSocket := r.str("socket", &i.Socket, `write an absolute path of at most 107 bytes in quotes, such as "/run/culvert/exec.sock"`, needed(socketPath)) || !r.has("socket")
+	r.str("state_dir", &i.StateDir, `write an absolute path in quotes, such as "/run/culvert/ike"`, needed(absolute))
+	r.duration("hold_for", &i.HoldFor, time.Second, time.Hour)
+	integer(r, "port", &i.Port, 1, math.MaxUint16, "")
+	integer(r, "port_nat_t", &i.PortNATT, 1, math.MaxUint16, "")
+	word(r, "after_delete", &i.AfterDelete, afterDeleteWords)
+	locals, remotes := list(r, "local_subnets", "10.1.0.0/16", subnet), list(r, "remote_subnets", "10.2.0.0/16", subnet)
+	i.LocalSubnets, i.RemoteSubnets = values(locals), values(remotes)
+	r.done()
+	if okSocket && i.Enabled && i.Socket == c.Control {
+		r.fail("socket", &problem{"it is the path of the control socket too", "give each a path of its own", ErrConflict})
+	}
+	if len(locals) > 0 && len(remotes) == 0 && !r.has("remote_subnets") {
+		r.require("remote_subnets", "write the subnets of the other side: what is guarded are the pairs of both")
+	}
+	if len(remotes) > 0 && len(locals) == 0 && !r.has("local_subnets") {
+		r.require("local_subnets", "write the subnets of this side: what is guarded are the pairs of both")
+	}
+	for _, side := range []struct {
+		name, other string
+		list, peers []placed[netip.Prefix]
+	}{{"local_subnets", "remote_subnets", locals, remotes}, {"remote_subnets", "local_subnets", remotes, locals}} {
+		for _, a := range side.list {
+			if len(side.peers) > 0 && !slices.ContainsFunc(side.peers, func(b placed[netip.Prefix]) bool { return b.v.Addr().Is4() == a.v.Addr().Is4() }) {
+				l.fail(a.off, join(r.path, side.name), &problem{
+					fmt.Sprintf("%v is %s, and no prefix in %s is", a.v, family(a.v.Addr()), side.other),
+					"give both sides subnets of the same families", ErrConflict,
+				})
+			}
+		}
+	}
+}
+
+// ikeClashes refuses what the daemon's sockets and policies would be in the way of.
+func (l *loader) ikeClashes(c *Config) {
+	if !c.IKE.Enabled {
+		return
+	}
+	for _, t := range c.Tunnels {
+		if t.Link != LinkUDP || t.LocalPort != c.IKE.Port && t.LocalPort != c.IKE.PortNATT {
+			continue
+		}
+		key := "tunnel." + t.Name + ".local_port"
+		l.errs = append(l.errs, c.refuse(key, fmt.Sprintf("UDP port %d is the IKE daemon's, since ike.enabled is true", t.LocalPort),
+			"give the tunnel another local_port, and its peer the same as remote_port", ErrConflict))
+	}
+	told := ""
+	for _, p := range c.Policies {
+		if strings.HasPrefix(p.Name, "xfrm-") && p.key != told { // there may be one per direction
+			told = p.key
+			l.errs = append(l.errs, c.refuse(p.key, fmt.Sprintf("%q is a name as the IKE daemon's policies have them", p.Name),
+				"give it another one, which does not begin with xfrm-", ErrConflict))
+		}
+	}
+}
+
+// needed is a check of a path that cannot be left empty.
+func needed(check func(string) string) func(string) string {
+	return func(s string) string {
+		if s == "" {
+			return "it is empty"
+		}
+		return check(s)
+	}
 }
 
 // named returns the reader of one [[kind]], whose path has its name if it has one and else its number.
