@@ -18,8 +18,23 @@
 // unreachable one of the worst metric, and for each bypassed prefix a throw route, which sends the look-up on to the main
 // table. The TUN's routes vanish with the process that holds the TUN; the guard stays, whatever happened to the process.
 //
+// An IKE daemon's policies have a table of their own, 4304, for packets from their local subnets alone, so that a policy for everything
+// leaves the host's other traffic alone. For each pair of a local and a remote subnet:
+//
+//	199  iif lo udp sport 500   goto 216        IKE is never protected by what it negotiates; 4500 likewise, and ESP itself
+//	203  from local             goto 212        cannot be what 205 refuses
+//	205  from remote to local   blackhole       the guard
+//	213  from local             lookup 4304
+//	214  from own (IPv6)        goto 216        the host's own addresses that are in no local subnet
+//	215  from 0.0.0.0 iif lo    lookup 4304     the host's own packets that have no source yet, if it may become a local subnet's
+//	216                         nop             past it all
+//
+// with a route into the TUN, an unreachable one behind it, and throw routes for what a policy lets past the tunnel. All of it comes
+// before strongSwan's own rule, 220.
+//
 //	hostnet.go  routes into the TUN, the guard, removing both
 //	look.go     what a host has, looked at and not changed
+//	selected.go what an IKE daemon's policies select
 //	own.go      one gateway in each network namespace
 //	watch.go    what of it others have removed
 package hostnet

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sort"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -35,10 +37,18 @@ const (
 )
 
 // Host is one network namespace, seen through sockets that stay in it whichever thread uses them. Its methods may be called
-// from any goroutine, but those that change something are for one caller at a time.
+// from any goroutine.
 type Host struct {
 	nl   *netlink.Handle
 	dump *netlink.Handle // the kernel sends it the table that is asked for, and not all that there are
+
+	mu      sync.Mutex // one changes something at a time
+	planned map[key]bool
+	sel     *selection // nil without an IKE daemon
+
+	addrMu sync.Mutex
+	addrs  []address
+	addrAt time.Time
 }
 
 // Here is the calling thread's network namespace.
@@ -53,7 +63,7 @@ func Here() (*Host, error) {
 		return nil, fmt.Errorf("ask the kernel about routes: %w", err)
 	}
 	_ = dump.SetStrictCheck(true) // Linux before 4.20 sends everything, and the library picks
-	return &Host{h, dump}, nil
+	return &Host{nl: h, dump: dump}, nil
 }
 
 // Close ends the use of h.
@@ -91,9 +101,12 @@ type key string
 // is removed, so no protected packet finds a gap. The TUN must exist and is set up. One thing that cannot be laid does not keep
 // the others from being laid, but nothing is removed then; the error is of all of them.
 func (h *Host) Apply(p Plan) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.planned = p.ruleKeys()
 	l, err := h.tun(&p)
 	if err != nil {
-		return errors.Join(err, h.Guard(p))
+		return errors.Join(err, h.guard(&p))
 	}
 	var errs []error
 	failed := func(what string, err error) {
@@ -102,7 +115,7 @@ func (h *Host) Apply(p Plan) error {
 		}
 	}
 	// The guard does not wait for what may fail.
-	failed("lay the guard", h.Guard(p))
+	failed("lay the guard", h.guard(&p))
 	for _, a := range p.Addresses {
 		failed(fmt.Sprintf("give %s the address %s", p.TUN, a), h.nl.AddrReplace(l, &netlink.Addr{IPNet: ipnet(a, true), Flags: unix.IFA_F_NODAD}))
 	}
@@ -118,33 +131,70 @@ func (h *Host) Apply(p Plan) error {
 	for _, r := range p.routes(index, h.addressIn) {
 		wantRoutes[routeKey(&r)] = true
 	}
-	for _, r := range p.rules() {
-		wantRules[ruleKey(r)] = true
+	for k := range h.planned {
+		wantRules[k] = true
 	}
+	h.keepSelected(wantRoutes, wantRules)
 	return h.remove(wantRoutes, wantRules)
+}
+
+// keepSelected adds what is the IKE daemon's to what is to be kept.
+func (h *Host) keepSelected(routes, rules map[key]bool) {
+	if h.sel == nil {
+		return
+	}
+	for k := range h.sel.routes {
+		routes[k] = true
+	}
+	for k := range h.sel.rules {
+		rules[k] = true
+	}
+}
+
+func (p *Plan) ruleKeys() map[key]bool {
+	keys := map[key]bool{}
+	for _, r := range p.rules() {
+		keys[ruleKey(r)] = true
+	}
+	return keys
 }
 
 // Guard lays only what must stand before the first packet and after the last: the guard. It needs no TUN, and removes nothing.
 func (h *Host) Guard(p Plan) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.planned == nil {
+		h.planned = p.ruleKeys()
+	}
+	return h.guard(&p)
+}
+
+func (h *Host) guard(p *Plan) error {
 	if !p.Guard {
 		return nil
 	}
-	return h.lay(&p, 0)
+	return h.lay(p, 0)
 }
 
 // lay lays rules and routes; tun 0 leaves the routes into the TUN out.
 func (h *Host) lay(p *Plan, tun int) error {
 	var errs []error
-	for _, r := range p.routes(tun, h.addressIn) {
+	if h.sel != nil {
+		for f := range 2 {
+			errs = append(errs, h.unboundNow(f))
+		}
+	}
+	routes, rules := h.selected(tun)
+	for _, r := range append(p.routes(tun, h.addressIn), routes...) {
 		if err := h.nl.RouteReplace(&r); err != nil {
-			errs = append(errs, fmt.Errorf("lay the route to %s in table %d: %w", r.Dst, Table, err))
+			errs = append(errs, fmt.Errorf("lay the route to %s in table %d: %w", r.Dst, r.Table, err))
 		}
 	}
 	have, err := h.ourRules()
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	errs = append(errs, h.addRules(p.rules(), have))
+	errs = append(errs, h.addRules(append(p.rules(), rules...), have))
 	return errors.Join(errs...)
 }
 
@@ -192,6 +242,8 @@ func (h *Host) Snapshot() (*Snapshot, error) {
 
 // Revert brings our rules and routes back to a snapshot. What it had stands before what came later is removed.
 func (h *Host) Revert(s *Snapshot) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	keepRoutes, keepRules := map[key]bool{}, map[key]bool{}
 	var errs []error
 	for i := range s.routes {
@@ -211,11 +263,17 @@ func (h *Host) Revert(s *Snapshot) error {
 		keepRules[ruleKey(&s.rules[i])] = true
 	}
 	errs = append(errs, h.addRules(rules, have))
+	h.planned = keepRules
+	h.keepSelected(keepRoutes, keepRules)
 	return errors.Join(append(errs, h.remove(keepRoutes, keepRules))...)
 }
 
 // Remove takes away everything that any plan laid.
-func (h *Host) Remove() error { return h.remove(nil, nil) }
+func (h *Host) Remove() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.remove(nil, nil)
+}
 
 // Leftovers says how many rules and routes of ours there are.
 func (h *Host) Leftovers() (rules, routes int, err error) {
@@ -324,11 +382,7 @@ func (p *Plan) rules() []*netlink.Rule {
 		all = append(all, r)
 	}
 	for _, fam := range p.families() {
-		// The target of the gotos first: a goto without one does nothing.
-		add(fam, prefLookup, func(r *netlink.Rule) { r.Table = Table })
-		add(fam, prefMark, func(r *netlink.Rule) { r.Mark, r.Table = Mark, unix.RT_TABLE_MAIN })
-		add(fam, prefHost, func(r *netlink.Rule) { r.IifName, r.Goto = "lo", prefLookup })
-		add(fam, prefTUN, func(r *netlink.Rule) { r.IifName, r.Goto = p.TUN, prefLookup })
+		all = append(all, baseRules(fam, p.TUN)...)
 		if !p.Guard {
 			continue
 		}
@@ -364,6 +418,23 @@ func (p *Plan) rules() []*netlink.Rule {
 	return all
 }
 
+// baseRules are those that a family needs with any tunnel.
+func baseRules(fam int, tun string) []*netlink.Rule {
+	var all []*netlink.Rule
+	add := func(pref int, f func(*netlink.Rule)) {
+		r := netlink.NewRule()
+		r.Family, r.Priority, r.Protocol = fam, pref, protocol
+		f(r)
+		all = append(all, r)
+	}
+	// The target of the gotos first: a goto without one does nothing.
+	add(prefLookup, func(r *netlink.Rule) { r.Table = Table })
+	add(prefMark, func(r *netlink.Rule) { r.Mark, r.Table = Mark, unix.RT_TABLE_MAIN })
+	add(prefHost, func(r *netlink.Rule) { r.IifName, r.Goto = "lo", prefLookup })
+	add(prefTUN, func(r *netlink.Rule) { r.IifName, r.Goto = tun, prefLookup })
+	return all
+}
+
 // families are those of the protected subnets.
 func (p *Plan) families() []int {
 	var v4, v6 bool
@@ -395,8 +466,11 @@ func (h *Host) ourRules() ([]netlink.Rule, error) {
 				continue
 			}
 			r.Family = fam
-			if r.Priority == prefGuard {
-				r.Type = unix.RTN_BLACKHOLE // which the library does not read; each of our preferences has one action
+			switch r.Priority { // the library does not read the action; each of our preferences has one
+			case prefGuard, prefRefuse:
+				r.Type = unix.RTN_BLACKHOLE
+			case prefPast:
+				r.Type = actionNop
 			}
 			ours = append(ours, r)
 		}
@@ -406,20 +480,22 @@ func (h *Host) ourRules() ([]netlink.Rule, error) {
 
 func (h *Host) ourRoutes() ([]netlink.Route, error) {
 	var ours []netlink.Route
-	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
-		rs, err := whole(func() ([]netlink.Route, error) {
-			return h.dump.RouteListFiltered(fam, &netlink.Route{Table: Table, Protocol: protocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
-		})
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
-			continue // no such table yet, or a host without IPv6
+	for _, table := range []int{Table, PolicyTable} {
+		for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {
+			rs, err := whole(func() ([]netlink.Route, error) {
+				return h.dump.RouteListFiltered(fam, &netlink.Route{Table: table, Protocol: protocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+			})
+			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+				continue // no such table yet, or a host without IPv6
+			}
+			if err != nil {
+				return nil, fmt.Errorf("list table %d: %w", table, err)
+			}
+			for i := range rs {
+				rs[i].Family = fam
+			}
+			ours = append(ours, rs...)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("list table %d: %w", Table, err)
-		}
-		for i := range rs {
-			rs[i].Family = fam
-		}
-		ours = append(ours, rs...)
 	}
 	return ours, nil
 }
@@ -455,16 +531,22 @@ func routeKey(r *netlink.Route) key {
 	if typ != unix.RTN_UNICAST {
 		link = 0 // IPv6 shows lo there
 	}
-	return key(fmt.Sprint(r.Family, r.Dst, typ, r.Priority, link))
+	return key(fmt.Sprint(r.Table, r.Family, r.Dst, typ, r.Priority, link))
 }
 
 // ruleKey leaves the action out: the library does not read it back, and each of our preferences has one.
 func ruleKey(r *netlink.Rule) key {
 	table := r.Table
-	if r.Priority != prefLookup && r.Priority != prefMark {
+	switch r.Priority {
+	case prefLookup, prefMark, prefPolicies, prefUnbound:
+	default:
 		table = 0 // where there is none, it is listed as one or another
 	}
-	return key(fmt.Sprint(r.Family, r.Priority, r.Mark, r.IifName, max(r.Goto, 0), r.Src, r.Dst, table))
+	var port uint16
+	if r.Sport != nil {
+		port = r.Sport.Start
+	}
+	return key(fmt.Sprint(r.Family, r.Priority, r.Mark, r.IifName, max(r.Goto, 0), r.Src, r.Dst, table, r.IPProto, port))
 }
 
 // ruleText names a rule as ip would.
@@ -479,6 +561,15 @@ func ruleText(r *netlink.Rule) string {
 	}
 	if r.Dst != nil {
 		fmt.Fprintf(&s, " to %v", r.Dst)
+	}
+	switch r.IPProto {
+	case unix.IPPROTO_UDP:
+		s.WriteString(" ipproto udp")
+	case unix.IPPROTO_ESP:
+		s.WriteString(" ipproto esp")
+	}
+	if r.Sport != nil {
+		fmt.Fprintf(&s, " sport %d", r.Sport.Start)
 	}
 	return s.String()
 }
@@ -501,6 +592,19 @@ func sides(p netip.Prefix) []*net.IPNet {
 	high := p.Addr().AsSlice()
 	high[0] = 0x80
 	return []*net.IPNet{ipnet(low, false), {IP: high, Mask: net.CIDRMask(1, 8*len(high))}}
+}
+
+// prefixOf is a prefix as the library has it; nil is invalid.
+func prefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	a, _ := netip.AddrFromSlice(n.IP)
+	if v4 := n.IP.To4(); v4 != nil && len(n.Mask) == net.IPv4len {
+		a, _ = netip.AddrFromSlice(v4)
+	}
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(a, ones)
 }
 
 func ipnet(p netip.Prefix, host bool) *net.IPNet {

@@ -42,6 +42,8 @@ func (h *Host) Missing(p Plan) ([]string, error) {
 			}
 		}
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	more, err := h.missing(&p, l.Attrs().Index)
 	return append(missing, more...), err
 }
@@ -51,6 +53,8 @@ func (h *Host) MissingGuard(p Plan) ([]string, error) {
 	if !p.Guard {
 		return nil, nil
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	return h.missing(&p, 0)
 }
 
@@ -65,7 +69,8 @@ func (h *Host) missing(p *Plan, tun int) ([]string, error) {
 	for i := range routes {
 		haveRoutes[routeKey(&routes[i])] = &routes[i]
 	}
-	for _, r := range p.routes(tun, h.addressIn) {
+	selRoutes, selRules := h.selected(tun)
+	for _, r := range append(p.routes(tun, h.addressIn), selRoutes...) {
 		kind := "route"
 		if r.Type == unix.RTN_UNREACHABLE {
 			kind = "guard route"
@@ -82,7 +87,7 @@ func (h *Host) missing(p *Plan, tun int) ([]string, error) {
 		return nil, err
 	}
 	have := ruleKeys(rules)
-	for _, r := range p.rules() {
+	for _, r := range append(p.rules(), selRules...) {
 		if !have[ruleKey(r)] {
 			missing = append(missing, ruleText(r))
 		}
@@ -189,12 +194,15 @@ func concerns(m *syscall.NetlinkMessage, tun int) bool {
 		return true
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		table, ok := attr32(d, unix.SizeofRtMsg, unix.RTA_TABLE)
-		return ok && table == Table
+		return ok && (table == Table || table == PolicyTable || table == strongswanTable)
 	case unix.RTM_DELRULE:
 		return true // rare, and not all kernels say whose it was
 	}
 	return false
 }
+
+// strongswanTable is where strongSwan lays its own routes.
+const strongswanTable = 220
 
 // attr32 finds an attribute of 4 bytes behind the head of a message.
 func attr32(d []byte, head int, typ uint16) (uint32, bool) {
@@ -231,7 +239,7 @@ func (h *Host) List() ([]string, error) {
 	for i := range routes {
 		r := &routes[i]
 		kind := map[int]string{unix.RTN_UNREACHABLE: "unreachable ", unix.RTN_THROW: "throw "}[r.Type]
-		all = append(all, fmt.Sprintf("%sroute to %v in table %d", kind, r.Dst, Table))
+		all = append(all, fmt.Sprintf("%sroute to %v in table %d", kind, r.Dst, r.Table))
 	}
 	return all, nil
 }
