@@ -28,6 +28,10 @@ type DBConfig struct {
 	Store *sa.Store
 	// Place, if there is one, completes an SA's parameters with what the host knows: the link, the path MTU.
 	Place func(p *sa.Params, dir sa.Dir) error
+	// Expiries and Wake, where both are given, are in place of the DB's own: for a gateway with other SAs in the DB, whose expiries
+	// are told to somebody else.
+	Expiries func() []sa.Expiry
+	Wake     <-chan struct{}
 }
 
 // DB is the Backend over an sa.DB.
@@ -130,12 +134,21 @@ func PolicyIndex(name string) (uint32, bool) {
 func (b *DB) Inbound(i *xfrm.SAInfo) bool { return b.cfg.Local(i.DstIP()) }
 
 // Wake receives when an SA has reached a limit.
-func (b *DB) Wake() <-chan struct{} { return b.cfg.DB.Wake() }
+func (b *DB) Wake() <-chan struct{} {
+	if b.cfg.Wake != nil {
+		return b.cfg.Wake
+	}
+	return b.cfg.DB.Wake()
+}
 
 // Expiries gives the limits that SAs have reached, each once.
 func (b *DB) Expiries() []Expiry {
 	var all []Expiry
-	for _, x := range b.cfg.DB.Expiries(time.Now()) {
+	passed := b.cfg.Expiries
+	if passed == nil {
+		passed = func() []sa.Expiry { return b.cfg.DB.Expiries(time.Now()) }
+	}
+	for _, x := range passed() {
 		b.mu.Lock()
 		h := b.byOut[x.Outbound]
 		if x.Inbound != nil {
@@ -614,6 +627,7 @@ func policyOf(q *PolicySpec) (*sa.Policy, error) {
 	}
 	p.Action = sa.Protect
 	p.Reqid, p.Tunnel = t.Reqid, peers(t.Src, t.Dst, t.Family)
+	p.Acquire = p.Dir == sa.Out
 	if h, ok := q.Out.(*dbSA); ok && p.Dir == sa.Out {
 		p.Out = h.out
 	}
