@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"culvert/xfrm/divert"
 )
 
 func main() {
@@ -19,6 +21,10 @@ func main() {
 		os.Exit(1)
 	default:
 		fmt.Fprintln(os.Stderr, "culvert:", err)
+		var exit *divert.ExitError
+		if errors.As(err, &exit) {
+			os.Exit(exit.Code)
+		}
 		os.Exit(1)
 	}
 }

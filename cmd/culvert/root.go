@@ -40,13 +40,14 @@ ESP-in-UDP or as native ESP; and the reverse.`,
 		Example: `  sudo culvert demo                       see it work: four namespaces, two gateways, a tunnel
   culvert check -c /etc/culvert/culvert.toml
   sudo culvert run -c /etc/culvert/culvert.toml
-  sudo culvert status`,
+  sudo culvert status
+  sudo culvert exec -- /usr/sbin/charon-systemd   strongSwan's tunnels, carried by the gateway`,
 		Version:       versionString(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	c.AddCommand(runCommand(), checkCommand(), exampleCommand(), statusCommand(), saCommand(), policyCommand(),
-		enginesCommand(), guardCommand(), demo.Command(), speed.Command())
+		enginesCommand(), guardCommand(), execCommand(), demo.Command(), speed.Command())
 	c.SetHelpCommand(helpCommand())
 	// Cobra would add these two only when it runs.
 	c.InitDefaultHelpCmd()

@@ -48,6 +48,9 @@ func printStatus(w io.Writer, s control.Status) {
 	for _, l := range s.Links {
 		fmt.Fprintf(w, "link           %s on %s, %s\n", l.Name, l.Local, l.Offloads)
 	}
+	if s.IKE != nil {
+		printIKE(w, s.IKE)
+	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "lane\tpackets in\tout\tdropped\tin flight\tMB in\tMB out\tpackets/burst\tbalanced\t")
@@ -65,6 +68,42 @@ func printStatus(w io.Writer, s control.Status) {
 	}
 	t.Flush()
 	printDrops(w, s.Lanes)
+}
+
+// printIKE shows what the IKE daemon has of the gateway.
+func printIKE(w io.Writer, i *control.IKE) {
+	fmt.Fprintf(w, "ike            SAs: %d, policies: %d, routed pairs: %d; requests %d (%d refused), acquires %d (%d lost), mappings %d\n",
+		i.SAs, i.Policies, i.Routed, i.Requests, i.Refusals, i.Acquires, i.AcquiresLost, i.Mappings)
+	if len(i.Clients) == 0 {
+		fmt.Fprintf(w, "               no program under culvert exec --socket %s\n", i.Socket)
+	}
+	for _, c := range i.Clients {
+		events := ""
+		if len(c.Events) > 0 {
+			events = ", hears " + strings.Join(c.Events, " ")
+		}
+		if c.Lost > 0 {
+			events += fmt.Sprintf(", LOST %d messages", c.Lost)
+		}
+		fmt.Fprintf(w, "               %s[%d] has XFRM socket %d%s\n", c.Program, c.PID, c.Port, events)
+	}
+	for _, p := range i.Ports {
+		fmt.Fprintf(w, "               %s[%d] shares UDP port %s\n", p.Program, p.PID, p.Address)
+	}
+	if i.Failures > 0 {
+		fmt.Fprintf(w, "               %d system calls of programs FAILED for reasons of the gateway's own; the log has them\n", i.Failures)
+	}
+	const most = 8
+	for n, p := range i.Refused {
+		if n == most {
+			fmt.Fprintf(w, "               refused: … and %d more\n", len(i.Refused)-most)
+			break
+		}
+		fmt.Fprintf(w, "               refused: %s, which no policy protects now\n", p)
+	}
+	if i.Notice != "" {
+		fmt.Fprintf(w, "               NOTE: %s\n", i.Notice)
+	}
 }
 
 // hostLine says in one line whether the host's routes are what they should be.
@@ -142,6 +181,9 @@ func printSAs(w io.Writer, sas []control.SA) {
 			esn = ", ESN"
 		}
 		fmt.Fprintf(w, "%s  %s  %s  %s → %s  on %s\n", s.Name, s.Direction, s.SPI, s.Src, s.Dst, s.Link)
+		if s.Origin == "ike" {
+			esn += fmt.Sprintf(", from the IKE daemon, reqid %d", s.Reqid)
+		}
 		fmt.Fprintf(w, "    %s, %d-bit key, %d-bit ICV%s\n", s.Transform, s.KeyBits, s.ICVBits, esn)
 		used := "never used"
 		if s.LastUsed != nil {

@@ -33,6 +33,7 @@ type Status struct {
 	Tunnels  int       `json:"tunnels"`
 	TUN      TUN       `json:"tun"`
 	Host     Host      `json:"host"`
+	IKE      *IKE      `json:"ike,omitempty"` // with [ike] enabled
 	Links    []Link    `json:"links"`
 	Lanes    []Lane    `json:"lanes"`
 	Balanced bool      `json:"balanced"` // every lane's books
@@ -51,6 +52,40 @@ type Host struct {
 	Missing  []string `json:"missing,omitempty"` // what others removed and is not laid again yet
 	Restored uint64   `json:"restored"`          // times that something was laid again
 	Problem  string   `json:"problem,omitempty"` // why it cannot be
+}
+
+// IKE is what the gateway does for the IKE daemon under culvert exec.
+type IKE struct {
+	Socket       string      `json:"socket"`
+	Clients      []IKEClient `json:"clients"` // XFRM sockets
+	Ports        []IKEPort   `json:"ports"`   // UDP ports shared with the daemon
+	Requests     uint64      `json:"requests"`
+	Refusals     uint64      `json:"refusals"`
+	Acquires     uint64      `json:"acquires"`
+	AcquiresLost uint64      `json:"acquires_lost"`
+	Mappings     uint64      `json:"mappings"`
+	Failures     uint64      `json:"failures"`         // system calls that the daemon would not have failed with its kernel
+	SAs          int         `json:"sas"`              // the daemon's, of both directions
+	Policies     int         `json:"policies"`         // the daemon's, outbound and inbound
+	Routed       int         `json:"routed"`           // pairs of subnets with a route into the TUN
+	Refused      []string    `json:"refused"`          // pairs that are guarded and have no policy now
+	Notice       string      `json:"notice,omitempty"` // what should be changed in the daemon's configuration
+}
+
+// IKEClient is one XFRM socket of a program under culvert exec.
+type IKEClient struct {
+	Program string   `json:"program"`
+	PID     int32    `json:"pid"`
+	Port    uint32   `json:"port"`   // nl_pid
+	Events  []string `json:"events"` // multicast groups
+	Lost    uint64   `json:"lost"`   // messages that it did not read in time
+}
+
+// IKEPort is a UDP port whose ESP is the gateway's and whose IKE is the daemon's.
+type IKEPort struct {
+	Address string `json:"address"`
+	Program string `json:"program"`
+	PID     int32  `json:"pid"`
 }
 
 // TUN is the inner side.
@@ -85,6 +120,8 @@ type Lane struct {
 // SA is one security association; its keys are not part of it.
 type SA struct {
 	Name         string     `json:"name"`
+	Origin       string     `json:"origin"` // "static", "ike"
+	Reqid        uint32     `json:"reqid,omitempty"`
 	Direction    string     `json:"direction"` // "out", "in"
 	SPI          string     `json:"spi"`       // 0x and eight digits
 	Src          string     `json:"src"`
@@ -111,6 +148,7 @@ type SA struct {
 // Policy is one row of the SPD.
 type Policy struct {
 	Name      string `json:"name"`
+	Origin    string `json:"origin"` // "static", "ike"
 	Direction string `json:"direction"`
 	Priority  int    `json:"priority"`
 	Selector  string `json:"selector"`

@@ -78,8 +78,8 @@ func (f *findings) err() error {
 
 // program checks what is the same on every machine.
 func (f *findings) program(cfg *configs.Config) {
-	if len(cfg.Tunnels) == 0 {
-		f.refuse(cfg, "tunnel", "there is no tunnel", "add a [[tunnel]]; `culvert example` prints some", nil)
+	if len(cfg.Tunnels) == 0 && !cfg.IKE.Enabled {
+		f.refuse(cfg, "tunnel", "there is no tunnel", "add a [[tunnel]], or an [ike] with enabled = true; `culvert example` prints some", nil)
 	}
 	var names []string
 	for _, e := range Engines() {
@@ -112,6 +112,10 @@ func (f *findings) host(cfg *configs.Config) {
 		}
 	}
 	f.control(cfg)
+	if cfg.IKE.Enabled {
+		f.socket(cfg, "ike.socket", cfg.IKE.Socket)
+		f.writable(cfg, "ike.state_dir", cfg.IKE.StateDir)
+	}
 	if cfg.Metrics.Listen != "" {
 		f.listen(cfg)
 	}
@@ -186,14 +190,17 @@ func (f *findings) notWritable(cfg *configs.Config, key, dir, at string, err err
 
 // control checks the place of the control socket.
 func (f *findings) control(cfg *configs.Config) {
-	if cfg.Control == "" {
+	if cfg.Control != "" {
+		f.socket(cfg, "control", cfg.Control)
+	}
+}
+
+func (f *findings) socket(cfg *configs.Config, key, path string) {
+	if st, err := os.Lstat(path); err == nil && st.Mode()&fs.ModeSocket == 0 {
+		f.refuse(cfg, key, configs.Quote(path)+" is there already, and is no socket", "remove it, or choose another path", nil)
 		return
 	}
-	if st, err := os.Lstat(cfg.Control); err == nil && st.Mode()&fs.ModeSocket == 0 {
-		f.refuse(cfg, "control", configs.Quote(cfg.Control)+" is there already, and is no socket", "remove it, or choose another path", nil)
-		return
-	}
-	f.writable(cfg, "control", filepath.Dir(cfg.Control))
+	f.writable(cfg, key, filepath.Dir(path))
 }
 
 // listen checks the address that the metrics are to be served at, on a port that is free: theirs may be a running gateway's.
@@ -229,6 +236,27 @@ func reason(err error) error {
 	}
 }
 
+// transforms are those in use. An IKE daemon may use any, unless an engine is named, which then decides what the daemon can have.
+func transforms(registry *offload.Registry, cfg *configs.Config) []*offload.Transform {
+	var all []*offload.Transform
+	for _, t := range cfg.Tunnels {
+		all = append(all, t.Transform)
+	}
+	if !cfg.IKE.Enabled || cfg.Engine != "" && len(all) > 0 {
+		return all
+	}
+	for _, t := range offload.Transforms() {
+		if cfg.Engine != "" {
+			if _, err := registry.Select(t, cfg.Engine); err == nil {
+				return append(all, t)
+			}
+		} else if !slices.Contains(all, t) {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
 // selectEngine takes the engine that the configuration names, or the first that was admitted for every transform in use.
 func selectEngine(registry *offload.Registry, cfg *configs.Config) (offload.Engine, error) {
 	names := []string{cfg.Engine}
@@ -242,15 +270,18 @@ func selectEngine(registry *offload.Registry, cfg *configs.Config) (offload.Engi
 next:
 	for _, name := range names {
 		var engine offload.Engine
-		for _, t := range cfg.Tunnels {
-			e, err := registry.Select(t.Transform, name)
+		for _, t := range transforms(registry, cfg) {
+			e, err := registry.Select(t, name)
 			if err != nil {
 				why = append(why, strings.TrimPrefix(err.Error(), "offload: "))
 				continue next
 			}
 			engine = e
 		}
-		return engine, nil
+		if engine != nil {
+			return engine, nil
+		}
+		why = append(why, name+" was admitted for no transform")
 	}
 	what := "no engine was admitted for all transforms in use: " + strings.Join(why, "; ")
 	mend := "`culvert engines` lists what this machine has: use a transform that one of them has together with the others"

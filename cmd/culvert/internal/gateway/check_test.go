@@ -185,7 +185,7 @@ func TestCheckWithoutHost(t *testing.T) {
 	if w, err := Check(load(t, away), false); err != nil || len(w) != 0 {
 		t.Errorf("got %v, %v", w, err)
 	}
-	if _, err := Check(load(t, ""), false); err == nil || err.Error() != "culvert.toml: tunnel: there is no tunnel; add a [[tunnel]]; `culvert example` prints some" {
+	if _, err := Check(load(t, ""), false); err == nil || err.Error() != "culvert.toml: tunnel: there is no tunnel; add a [[tunnel]], or an [ike] with enabled = true; `culvert example` prints some" {
 		t.Errorf("no tunnels: %v", err)
 	}
 	if _, err := Check(load(t, strings.Replace(away, `engine = ""`, `engine = "warp"`, 1)), false); err == nil {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"culvert/cmd/culvert/internal/control"
 	"culvert/cmd/culvert/internal/hostnet"
+	"culvert/cmd/culvert/internal/ike"
 	"culvert/configs"
 	"culvert/dataplane"
 	"culvert/dataplane/link"
@@ -67,6 +69,8 @@ type Gateway struct {
 	plane    *dataplane.Plane
 	control  *control.Server
 	metrics  *http.Server
+	ike      *ike.Daemon // nil unless [ike] is enabled
+	ikeStore *sa.Store   // of the IKE daemon's SAs
 
 	mu      sync.Mutex // for what a reload changes
 	cfg     *configs.Config
@@ -147,7 +151,13 @@ func (g *Gateway) start() error {
 	if err != nil {
 		return err
 	}
+	if err := g.startIKE(); err != nil {
+		return err
+	}
 	dp := dataplane.Config{DB: g.db, Inner: g.inner, Outers: g.outers, Engine: g.engine, Async: caps.Async}
+	if g.ike != nil {
+		dp.Acquire, dp.Mapping, dp.HoldFor = g.ike.Acquire, g.ike.Mapping, cfg.IKE.HoldFor
+	}
 	if g.pool != nil {
 		dp.Pool = g.pool
 	}
@@ -176,6 +186,12 @@ func (g *Gateway) start() error {
 		watcher.Close()
 		return errors.Join(err, g.net.Revert(before))
 	}
+	if g.ike != nil {
+		if err := g.ike.Start(g.plane); err != nil {
+			watcher.Close()
+			return errors.Join(cfg.Refuse("ike.socket", err.Error(), "stop the other gateway, or choose another path", err), g.net.Revert(before))
+		}
+	}
 	g.watch()
 	g.wg.Add(2)
 	go g.restore(watcher)
@@ -196,6 +212,28 @@ func (g *Gateway) kill(why error) {
 		g.cause = why
 		close(g.died)
 	})
+}
+
+// startIKE prepares what serves an IKE daemon, if there is to be one.
+func (g *Gateway) startIKE() (err error) {
+	cfg := g.cfg
+	if !cfg.IKE.Enabled {
+		return nil
+	}
+	if g.ikeStore, err = sa.OpenStore(cfg.IKE.StateDir); err != nil {
+		return cfg.Refuse("ike.state_dir", plain(err), storeMend(err), err)
+	}
+	esp := map[netip.Addr]int{}
+	for i, l := range g.links {
+		if l.Kind == configs.LinkESP {
+			esp[l.Local.Addr()] = i
+		}
+	}
+	g.ike, err = ike.New(ike.Config{
+		IKE: cfg.IKE, Guard: cfg.Guard.Enabled, TUN: cfg.Tun.Name, DB: g.db, Host: g.net, Store: g.ikeStore, ESP: esp, Log: g.log,
+		Engine: func(t *offload.Transform) (offload.Engine, error) { return g.registry.Select(t, g.engine.Name()) },
+	})
+	return err
 }
 
 // planeCause says why the data plane may have stopped by itself: without its TUN it cannot go on.
@@ -332,10 +370,13 @@ func (g *Gateway) Stop() error {
 	if g.metrics != nil {
 		g.metrics.Close()
 	}
+	if g.ike != nil {
+		g.ike.Close()
+	}
 	err := g.plane.Stop() // which closes the links, and so ends what reads their notices
 	g.wg.Wait()
 	g.logBooks(g.plane.Stats())
-	g.plane, g.inner, g.outers = nil, nil, nil
+	g.plane, g.inner, g.outers, g.ike = nil, nil, nil, nil
 	g.abandon()
 	return err
 }
@@ -347,6 +388,9 @@ func (g *Gateway) abandon() {
 	}
 	if g.metrics != nil {
 		g.metrics.Close()
+	}
+	if g.ike != nil {
+		g.ike.Close()
 	}
 	if g.plane != nil {
 		g.plane.Stop() // which closes the links
@@ -364,8 +408,10 @@ func (g *Gateway) abandon() {
 			g.log.Error("could not wipe an SA's keys from its engine", "reason", err)
 		}
 	}
-	if g.store != nil {
-		g.store.Close()
+	for _, s := range []*sa.Store{g.store, g.ikeStore} {
+		if s != nil {
+			s.Close()
+		}
 	}
 	if g.owner != nil {
 		g.owner.Release()

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"culvert/cmd/culvert/internal/control"
+	"culvert/cmd/culvert/internal/ike"
 	"culvert/dataplane"
 	"culvert/sa"
 )
@@ -26,7 +28,21 @@ func (g *Gateway) Status() control.Status {
 	}
 	g.mu.Unlock()
 	s.TUN = control.TUN{Name: g.inner.Name(), MTU: g.inner.MTU(), Offloads: g.inner.Offloads()}
-	for _, o := range g.outers {
+	outers := g.outers
+	if g.ike != nil {
+		outers = slices.Concat(outers, g.ike.Outers())
+		s.IKE = g.ike.Status()
+		snap := g.db.Acquire()
+		static := 2 * s.Tunnels
+		s.IKE.SAs = len(snap.Outbounds()) + len(snap.Inbounds()) - static
+		for _, p := range snap.Policies() {
+			if ike.IsPolicy(p.Name) {
+				s.IKE.Policies++
+			}
+		}
+		snap.Release()
+	}
+	for _, o := range outers {
 		s.Links = append(s.Links, control.Link{Name: o.Name(), Local: o.Local(), Offloads: o.Offloads()})
 	}
 	for _, l := range g.plane.Stats() {
@@ -62,14 +78,17 @@ func (g *Gateway) SAs() []control.SA {
 	snap := g.db.Acquire()
 	defer snap.Release()
 	list := []control.SA{}
+	static := g.staticSAs()
 	for _, o := range snap.Outbounds() {
 		s := g.sa(o.Params(), "out", o.Stats())
+		s.Origin = origin(static[o.Params().Name])
 		s.Dst, s.MaxInner, s.Expired = endpoint(o.Peer()), o.MaxInner(), o.Expired()
 		s.MTUIgnored = o.Stats().MTUIgnored
 		list = append(list, s)
 	}
 	for _, i := range snap.Inbounds() {
 		s := g.sa(i.Params(), "in", i.Stats())
+		s.Origin = origin(static[i.Params().Name])
 		s.ReplayWindow, s.Expired = i.Params().ReplayWindow, i.Expired()
 		list = append(list, s)
 	}
@@ -80,7 +99,7 @@ func (g *Gateway) sa(p *sa.Params, dir string, st sa.Stats) control.SA {
 	s := control.SA{
 		Name: p.Name, Direction: dir, SPI: spiString(p.SPI),
 		Src: endpoint(netip.AddrPortFrom(p.Src, p.SrcPort)), Dst: endpoint(netip.AddrPortFrom(p.Dst, p.DstPort)),
-		Link: g.outers[p.Link].Name(), Transform: p.Transform.Name, KeyBits: p.Transform.KeyBits, ICVBits: 8 * p.Transform.ICVLen,
+		Link: g.linkName(p.Link), Reqid: p.Reqid, Transform: p.Transform.Name, KeyBits: p.Transform.KeyBits, ICVBits: 8 * p.Transform.ICVLen,
 		ESN: p.Keys.ESN, Sequence: st.Seq, Packets: st.Packets, Bytes: st.Bytes,
 		Duplicates: st.Drops.Duplicate, TooOld: st.Drops.TooOld, BadICV: st.Drops.BadICV, Added: st.Added,
 	}
@@ -89,6 +108,37 @@ func (g *Gateway) sa(p *sa.Params, dir string, st sa.Stats) control.SA {
 		s.LastUsed = &used
 	}
 	return s
+}
+
+// staticSAs are the names of the configured tunnels, which those of an IKE daemon's SAs never are.
+func (g *Gateway) staticSAs() map[string]bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	names := map[string]bool{}
+	for name := range g.tunnels {
+		names[name] = true
+	}
+	return names
+}
+
+func origin(static bool) string {
+	if static {
+		return "static"
+	}
+	return "ike"
+}
+
+// linkName is the name of a link, "none" where an SA has lost its own.
+func (g *Gateway) linkName(index int) string {
+	if index < len(g.outers) {
+		return g.outers[index].Name()
+	}
+	if g.ike != nil {
+		if l := g.ike.Link(index); l != nil {
+			return l.Name()
+		}
+	}
+	return "none"
 }
 
 // endpoint is an outer address, with its port where there is UDP.
@@ -107,7 +157,7 @@ func (g *Gateway) Policies() []control.Policy {
 	defer snap.Release()
 	list := []control.Policy{}
 	for _, p := range snap.Policies() {
-		c := control.Policy{Name: p.Name, Direction: p.Dir.String(), Priority: p.Priority, Selector: p.Sel.String(), Action: p.Action.String()}
+		c := control.Policy{Name: p.Name, Origin: origin(!ike.IsPolicy(p.Name)), Direction: p.Dir.String(), Priority: p.Priority, Selector: p.Sel.String(), Action: p.Action.String()}
 		if p.Out != nil {
 			c.SA = spiString(p.Out.Params().SPI)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"culvert/cmd/culvert/internal/control"
 	"culvert/cmd/culvert/internal/hostnet"
+	"culvert/cmd/culvert/internal/ike"
 	"culvert/configs"
 	"culvert/offload"
 	"culvert/sa"
@@ -51,6 +52,9 @@ func outerMTU(h *hostnet.Host, cfg *configs.Config, t *configs.Tunnel) (int, err
 // maxIPPacket is what the length field of an IP header can say (RFC 791 3.1, RFC 8200 3).
 const maxIPPacket = 65535
 
+// linkMTU is what the usual links carry. It is the least that the TUN is given for tunnels that are not known yet.
+const linkMTU = 1500
+
 // minIPv6MTU is what an interface must carry to have IPv6 at all (RFC 8200 5).
 const minIPv6MTU = 1280
 
@@ -67,6 +71,9 @@ func tunMTU(cfg *configs.Config, mtus map[string]int) int {
 	}
 	for _, m := range mtus {
 		largest = max(largest, m)
+	}
+	if cfg.IKE.Enabled {
+		largest = max(largest, linkMTU) // the routes have what an IKE daemon's tunnels carry
 	}
 	return largest
 }
@@ -205,7 +212,40 @@ func (g *Gateway) publish(cfg *configs.Config, next map[string]*tunnel) error {
 		}
 		policies = append(policies, pol)
 	}
-	return g.db.Update(func(tx *sa.Tx) error { return tx.Replace(outs, ins, policies) })
+	return g.db.Update(func(tx *sa.Tx) error {
+		o, i, p := g.others()
+		return tx.Replace(append(outs, o...), append(ins, i...), append(policies, p...))
+	})
+}
+
+// others are the SAs and policies that are not the configuration's: an IKE daemon's. No one changes the DB meanwhile.
+func (g *Gateway) others() (outs []*sa.Outbound, ins []*sa.Inbound, policies []sa.Policy) {
+	if g.ike == nil {
+		return nil, nil, nil
+	}
+	snap := g.db.Acquire()
+	defer snap.Release()
+	static := map[*sa.Outbound]bool{}
+	staticIn := map[*sa.Inbound]bool{}
+	for _, t := range g.tunnels {
+		static[t.out], staticIn[t.in] = true, true
+	}
+	for _, o := range snap.Outbounds() {
+		if !static[o] {
+			outs = append(outs, o)
+		}
+	}
+	for _, i := range snap.Inbounds() {
+		if !staticIn[i] {
+			ins = append(ins, i)
+		}
+	}
+	for _, p := range snap.Policies() {
+		if ike.IsPolicy(p.Name) {
+			policies = append(policies, *p)
+		}
+	}
+	return outs, ins, policies
 }
 
 // Refused notes that a reload failed, for the status.
@@ -296,6 +336,11 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 	cfg.EachWarning(func(w string) { g.log.Warn("configuration", "warning", w) })
 	g.log.Info("configuration loaded", "config", cfg.File, "tunnels", len(next), "new", len(made), "removed", len(diff.Removed),
 		"policies_added", len(diff.PoliciesAdded), "policies_removed", len(diff.PoliciesRemoved))
+	if g.ike != nil {
+		if err := g.ike.Configure(cfg.IKE); err != nil {
+			g.log.Error("the guard of ike.local_subnets and ike.remote_subnets could not be laid", "reason", err)
+		}
+	}
 	if err := g.net.Apply(plan(cfg, mtus)); err != nil {
 		// The data plane has the new SAs and policies already, and those are right.
 		g.log.Error("the SAs and policies are the new ones, but not all routes could be laid", "reason", err)

@@ -84,6 +84,9 @@ func (g *Gateway) tick() {
 				g.layRoutes()
 			}
 			g.mu.Unlock()
+			if g.ike != nil {
+				g.ike.Tick(now)
+			}
 		}
 	}
 }
@@ -134,6 +137,18 @@ func (g *Gateway) keepalive(w link.OuterWriter, to netip.AddrPort) {
 	}
 }
 
+// static reports whether an SA is a configured tunnel's.
+func (g *Gateway) static(e sa.Expiry) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, t := range g.tunnels {
+		if t.out == e.Outbound && e.Outbound != nil || t.in == e.Inbound && e.Inbound != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // expiries logs what the SAs' lifetimes bring. A static SA cannot be replaced by itself, so this is for whoever can.
 func (g *Gateway) expiries() {
 	defer g.wg.Done()
@@ -147,6 +162,10 @@ func (g *Gateway) expiries() {
 		case <-g.db.Wake():
 		}
 		for _, e := range g.db.Expiries(time.Now()) {
+			if g.ike != nil && !g.static(e) {
+				g.ike.Expired(e)
+				continue
+			}
 			p := (*sa.Params)(nil)
 			if e.Outbound != nil {
 				p = e.Outbound.Params()
