@@ -321,7 +321,9 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 	}
 	err = g.net.Guard(plan(cfg, mtus))
 	if err == nil {
-		err = g.publish(cfg, next)
+		if err = g.publish(cfg, next); errors.Is(err, sa.ErrExists) { // package configs has found none among the static ones
+			err = cfg.Refuse("tunnel", plain(err)+", made by the IKE daemon", "give the tunnel another SPI, or load the configuration again when that SA has been replaced", err)
+		}
 	}
 	if err != nil {
 		return errors.Join(err, g.net.Revert(before))
