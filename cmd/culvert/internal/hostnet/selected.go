@@ -149,6 +149,7 @@ func (h *Host) change(p Pair, mtu int, want bool) error {
 	}
 	f := famIndex(p.Local.Addr())
 	takes, took := want && mtu != Bypass, had && was != Bypass
+	locals := len(s.byLocal)
 	switch {
 	case takes && !took:
 		s.byLocal[p.Local]++
@@ -186,7 +187,7 @@ func (h *Host) change(p Pair, mtu int, want bool) error {
 	for _, r := range slices.Backward(oldRoutes) {
 		errs = append(errs, h.dropRoute(r))
 	}
-	if takes != took {
+	if len(s.byLocal) != locals {
 		errs = append(errs, h.unboundNow(f))
 	}
 	return errors.Join(errs...)
