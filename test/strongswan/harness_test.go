@@ -182,6 +182,14 @@ func prepare(t *testing.T, o options) *world {
 				s.show()
 			}
 		}
+		// Before the gateways, without which a daemon takes its time to end.
+		for _, s := range []*side{w.a, w.b} {
+			if s.charon != nil {
+				if err := s.charon.Stop(); err != nil {
+					t.Logf("%s: %v", s.ns.Role(), err)
+				}
+			}
+		}
 		if err := r.Close(); err != nil {
 			t.Errorf("removing the lab: %v", err)
 		}
