@@ -6,6 +6,7 @@
 //	out   outbound.go  begin → ipheader.go, split.go → classify (sa.Snapshot) → encapsulate.go, iv.go → ring.go [seal] → complete
 //	in    inbound.go   fill → admit (sa.Inbound) → ring.go [open] → accept: encapsulate.go, ecn.go, mss.go → coalesce.go
 //
+// hold.go keeps packets that wait for an SA, tell.go tells of them and of peers that have moved.
 // plane.go puts the lanes together, links.go gives them outer links and takes them away while they run, drops.go lists every cause of a drop, stats.go keeps the books, icmp.go makes the
 // packet-too-big messages, checksum.go the sums. Package link, below, moves the packets.
 //

@@ -13,6 +13,9 @@ const (
 	CauseBypass
 	CauseShouldBeProtected
 	CauseNoOutboundSA
+	CauseHoldFull
+	CauseHoldTimedOut
+	CauseHoldPolicyGone
 	CauseNoLink
 	CauseLaneBusy
 	CauseExpired
@@ -58,6 +61,9 @@ var causes = [NumCauses]struct{ name, text string }{
 	CauseBypass:            {"bypass", "a policy says BYPASS, but the packet was routed into the TUN, from where no clear way leads out"},
 	CauseShouldBeProtected: {"should-be-protected", "clear traffic that a policy says must arrive protected"},
 	CauseNoOutboundSA:      {"no-outbound-sa", "a policy says PROTECT, but there is no SA to do it with"},
+	CauseHoldFull:          {"hold-full", "it had to wait for an SA, and as many wait already as may: 64 packets or 128 KB of a policy, 1024 in all"},
+	CauseHoldTimedOut:      {"hold-timed-out", "it has waited for an SA as long as packets may, and none was made"},
+	CauseHoldPolicyGone:    {"hold-policy-gone", "the policy for whose SA it waited has been removed, and no other selects it"},
 	CauseNoLink:            {"no-link", "the SA's outer link is not there, or has been taken away"},
 	CauseLaneBusy:          {"lane-busy", "the SA is served by another lane"},
 	CauseExpired:           {"state-expired", "the SA has passed its hard lifetime"},

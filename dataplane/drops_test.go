@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"testing"
+	"time"
 
 	"culvert/dataplane/link"
 	"culvert/offload/offloadtest"
@@ -247,6 +248,37 @@ func provocations() []provocation {
 		{CauseEngineError, "inbound", chaotic(siteB)},
 		{CauseUnreachable, "no route", refused(link.ErrUnreachable)},
 		{CauseUnreachable, "nobody there", refused(link.ErrRefused)},
+		{CauseHoldFull, "more than may wait for a policy", func(t *testing.T) (func() Counters, int) {
+			p, _ := trapping(nil)
+			w := newWorld(t, p)
+			tn := w.trap(1, gcm, nil)
+			w.start()
+			for i := range holdPolicyPackets + 5 {
+				w.site[siteA].send(numbered(1, i, 60))
+			}
+			eventually(t, "dropped", func() bool { b := w.site[siteA].out(); return b.PacketsIn == holdPolicyPackets+5 })
+			w.arm(tn)
+			w.site[siteB].receive(holdPolicyPackets)
+			return w.site[siteA].out, 5
+		}},
+		{CauseHoldTimedOut, "nobody makes an SA", func(t *testing.T) (func() Counters, int) {
+			p, _ := trapping(func(c *Config) { c.HoldFor = time.Millisecond })
+			w := newWorld(t, p)
+			w.trap(1, gcm, nil)
+			w.start()
+			w.site[siteA].send(p4, p6)
+			return w.site[siteA].out, 2
+		}},
+		{CauseHoldPolicyGone, "while it waits", func(t *testing.T) (func() Counters, int) {
+			p, _ := trapping(nil)
+			w := newWorld(t, p)
+			w.trap(1, gcm, nil)
+			w.start()
+			w.site[siteA].send(p4)
+			w.site[siteA].held(1)
+			w.update(siteA, func(tx *sa.Tx) error { return tx.RemovePolicy(sa.Out, "tunnel 1false") })
+			return w.site[siteA].out, 1
+		}},
 		{CauseNoLink, "never there", outwards(func(_ int, out, in *sa.Params) { out.Link = 1 << 30 }, nil, p4, p6)},
 		{CauseNoLink, "taken away", outwards(nil, func(w *world, _ *tunnel) {
 			if err := w.site[siteA].plane.RemoveOuter(udp4); err != nil {

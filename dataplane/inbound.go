@@ -42,6 +42,7 @@ type inbound struct {
 	books  books
 
 	refused refusals
+	roams   chan<- roam // nil: nobody is told
 }
 
 // inBurst is what the lane must remember of the packets of one ring slot.
@@ -79,6 +80,9 @@ func newInbound(cfg *Config, id, linkID int, o link.Outer, direct, spill offload
 		batch: make([]rxBatch, min(depth, maxBatches)),
 	}
 	l.books.lane = id
+	if cfg.Mapping != nil {
+		l.roams = cfg.roams
+	}
 	for i := range l.burst {
 		l.burst[i].jobs = make([]inJob, 0, burstJobs)
 	}
@@ -225,7 +229,7 @@ func (l *inbound) complete(i int) {
 			run.flushIn(&l.books, now)
 			run.in = m.state
 		}
-		cause, ok := l.authentic(m, jobs[k].Status)
+		cause, ok := l.authentic(m, jobs[k].Status, now)
 		if ok {
 			run.packets++
 			run.bytes += uint64(len(jobs[k].ESP))
@@ -251,7 +255,7 @@ func (l *inbound) complete(i int) {
 
 // authentic judges what the engine says of a packet, and records its number if it is new: another packet with this number
 // may have been opened since the first check, in this very burst even.
-func (l *inbound) authentic(m *inJob, s offload.Status) (Cause, bool) {
+func (l *inbound) authentic(m *inJob, s offload.Status, now time.Time) (Cause, bool) {
 	switch s {
 	case offload.OK:
 	case offload.BadICV:
@@ -265,8 +269,13 @@ func (l *inbound) authentic(m *inJob, s offload.Status) (Cause, bool) {
 	if v := m.state.Advance(m.seq); v != sa.Fresh {
 		return replayCause(v), false
 	}
-	if newest && m.state.Params().FollowPeer {
-		l.follow(m)
+	if newest {
+		if m.state.Params().FollowPeer {
+			l.follow(m)
+		}
+		if l.roams != nil {
+			l.tellRoam(m, now)
+		}
 	}
 	return 0, true
 }

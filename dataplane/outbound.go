@@ -45,6 +45,11 @@ type outbound struct {
 	tos      uint8        // of the outer header
 	fragment bool         // the outer packet may be fragmented
 
+	// Packets that wait for an SA; nil where nobody can be asked for one.
+	hold    *hold
+	resumed bool       // the packet in hand has waited
+	acquire *sa.Policy // the packet in hand is to wait for an SA of it: classify says so
+
 	ptb   ptbLimiter
 	ptbuf []byte
 	part  [1][]byte
@@ -82,6 +87,9 @@ func newOutbound(cfg *Config, id int, direct, spill offload.Lane) (*outbound, er
 		ptbuf: make([]byte, maxPTBIPv6),
 	}
 	l.books.lane = id
+	if cfg.Acquire != nil {
+		l.hold = newHold(cfg.HoldFor)
+	}
 	l.burst = make([]outBurst, len(l.ring.slots))
 	for i := range l.burst {
 		l.burst[i] = outBurst{arena: make([]byte, arenaLen+readAhead)[:arenaLen], jobs: make([]outJob, 0, burstJobs)}
@@ -94,17 +102,31 @@ func (l *outbound) fill(i int, wait bool) (full bool, err error) {
 	b, jobs := &l.burst[i], &l.ring.slots[i].burst
 	b.used, b.jobs, jobs.Jobs = 0, b.jobs[:0], jobs.Jobs[:0]
 	l.state = nil
+	held := l.hold != nil && l.hold.count > 0
+	if held && l.tend() {
+		wait = false // who looks then is to see it
+	}
 	for reads := 0; ; reads++ {
 		if l.pending {
 			if b.snap == nil {
 				b.snap = l.db.Acquire()
 			}
+			if held && l.queueUp(b.snap) {
+				continue
+			}
 			if full = !l.take(b, jobs); full {
 				break
 			}
 		}
-		if full = len(b.jobs) == burstJobs || reads == maxReads; full {
+		if full = len(b.jobs) == burstJobs || reads >= maxReads; full {
 			break
+		}
+		if held = l.hold != nil && l.hold.count > 0; held {
+			was := l.hold.count
+			if l.review(b) {
+				continue
+			}
+			wait = wait && l.hold.count == was
 		}
 		// A snapshot is never held while waiting: SAs that have been removed could not end.
 		p, h, rerr := l.inner.Next(wait && reads == 0 && b.snap == nil)
@@ -118,7 +140,9 @@ func (l *outbound) fill(i int, wait bool) (full bool, err error) {
 			continue
 		}
 		if !errors.Is(rerr, link.ErrAgain) {
-			err = rerr
+			if err = rerr; l.hold != nil {
+				l.dismiss()
+			}
 		}
 		break
 	}
@@ -143,7 +167,7 @@ func (l *outbound) begin(p []byte, h link.VNet) {
 	n := l.split.Count()
 	l.books.now.PacketsIn += uint64(n)
 	l.books.now.InFlight += uint64(n)
-	l.pending, l.packet = true, p
+	l.pending, l.packet, l.resumed = true, p, false
 }
 
 // take moves the packet in hand into the burst, as much of it as there is room for, or drops it. It reports false when the
@@ -154,6 +178,10 @@ func (l *outbound) take(b *outBurst, jobs *offload.Burst) bool {
 	}
 	if l.state == nil {
 		if cause, ok := l.classify(b.snap); !ok {
+			if cause == CauseNoOutboundSA && l.hold != nil && l.acquire != nil {
+				l.park(b.snap, l.acquire)
+				return true
+			}
 			l.lose(cause)
 			return true
 		}
@@ -183,7 +211,10 @@ func (l *outbound) classify(snap *sa.Snapshot) (Cause, bool) {
 		return CauseBypass, false
 	case pol.Action != sa.Protect:
 		return CausePolicyDiscard, false
-	case pol.Out == nil:
+	case pol.Out == nil, pol.Acquire && pol.Out.Expired():
+		if l.acquire = nil; pol.Acquire {
+			l.acquire = pol
+		}
 		return CauseNoOutboundSA, false
 	case !pol.Out.Claim(l.id):
 		return CauseLaneBusy, false

@@ -46,6 +46,8 @@ type Config struct {
 	// the SA's (RFC 7296 2.23): at most once a second for an SA. from is the SA's endpoint with that source, as MoveInbound
 	// takes it. It is called like Acquire. nil: nobody is told, while FollowPeer does what it does.
 	Mapping func(i *sa.Inbound, from sa.Endpoint)
+
+	roams chan roam // for Mapping
 }
 
 // Plane is a running data plane: one outbound lane, and one inbound lane for each outer link. Each lane is a goroutine
@@ -58,6 +60,8 @@ type Plane struct {
 	gone Counters   // of inbound lanes whose links have been removed
 
 	wg      sync.WaitGroup // the lanes
+	helpers sync.WaitGroup // those who tell and wake
+	quit    chan struct{}  // ends them
 	mu      sync.Mutex
 	running bool
 	stopped bool
@@ -105,7 +109,10 @@ func New(cfg Config) (*Plane, error) {
 	if cfg.DB == nil || cfg.Inner == nil || cfg.Engine == nil {
 		return nil, errors.New("dataplane: a DB, an inner link and an engine are needed")
 	}
-	p := &Plane{cfg: cfg, died: make(chan struct{})}
+	p := &Plane{cfg: cfg, died: make(chan struct{}), quit: make(chan struct{})}
+	if cfg.Mapping != nil {
+		p.cfg.roams = make(chan roam, roamDepth)
+	}
 	var err error
 	if p.pair, err = p.newPair(0); err != nil {
 		return nil, err
@@ -148,8 +155,20 @@ func (p *Plane) Start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.running = true
+	var asks <-chan ask
+	if h := p.out.hold; h != nil {
+		asks = h.asks
+		updated, stop := p.cfg.DB.Watch() // before the lane can have anything that waits
+		p.helpers.Go(func() {
+			defer stop()
+			h.watch(updated, p.cfg.Inner, p.quit)
+		})
+	}
 	p.wg.Add(1)
 	go p.run("outbound", func() error { return p.out.ring.run(p.out, &p.out.books) })
+	if asks != nil || p.cfg.roams != nil {
+		p.helpers.Go(func() { p.tell(asks) })
+	}
 	for _, l := range p.in {
 		if l != nil {
 			p.start(l)
@@ -161,10 +180,11 @@ func (p *Plane) Start() {
 func (p *Plane) Died() <-chan struct{} { return p.died }
 
 // Stop drains: the links stop reading, every lane finishes what is in flight, then all of them are closed. It returns the
-// errors of lanes that had stopped by themselves.
+// errors of lanes that had stopped by themselves. A call of Acquire or Mapping is waited for.
 func (p *Plane) Stop() error {
 	p.cfg.Inner.StopReading()
 	p.mu.Lock()
+	again := p.stopped
 	p.stopped = true
 	for _, l := range p.in {
 		if l != nil {
@@ -173,6 +193,10 @@ func (p *Plane) Stop() error {
 	}
 	p.mu.Unlock()
 	p.wg.Wait()
+	if !again {
+		close(p.quit)
+	}
+	p.helpers.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closePairs()

@@ -15,6 +15,7 @@ type Counters struct {
 	BytesIn, BytesOut     uint64
 	Drops                 [NumCauses]uint64
 	InFlight              uint64 // taken in, and neither sent nor dropped yet
+	Held                  uint64 // taken in, and waiting for an SA
 	Bursts                uint64 // bursts given to the engine
 	Spilled               uint64 // of those, to the worker pool
 	PTBSent               uint64 // packet-too-big messages written into the TUN
@@ -39,14 +40,15 @@ func (c *Counters) add(o *Counters) {
 		c.Drops[i] += n
 	}
 	c.InFlight += o.InFlight
+	c.Held += o.Held
 	c.Bursts += o.Bursts
 	c.Spilled += o.Spilled
 	c.PTBSent += o.PTBSent
 }
 
-// Balanced says whether packets in = packets out + drops + in flight. It holds at every moment at which a lane publishes.
+// Balanced says whether packets in = packets out + drops + in flight + held. It holds at every moment at which a lane publishes.
 func (c *Counters) Balanced() bool {
-	return c.PacketsIn == c.PacketsOut+c.Dropped()+c.InFlight
+	return c.PacketsIn == c.PacketsOut+c.Dropped()+c.InFlight+c.Held
 }
 
 // LaneStats is one lane's name and books.

@@ -28,7 +28,7 @@
 // owning lane belong
 //
 //	Outbound: NextSeq, Account, Publish
-//	Inbound:  Seq, SeqHi, Check, CheckSeq, Advance, Top, Account, AccountDrops, Publish
+//	Inbound:  Seq, SeqHi, Check, CheckSeq, Advance, Top, Roams, Account, AccountDrops, Publish
 //
 // An inbound SA that MoveInbound puts on another link passes from the old link's lane to the new one's once no snapshot from before
 // the move is held. A lane that may have lost an SA since it accounted calls PublishFor instead of Publish.

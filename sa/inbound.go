@@ -23,6 +23,7 @@ type Inbound struct {
 	esn      bool
 
 	owner    owner
+	roamed   time.Time   // the owner's: see Roams
 	moves    uint64      // how often it was placed; under counters.mu
 	adopted  atomic.Bool // by a DB, for good
 	life     life
@@ -102,6 +103,15 @@ func (i *Inbound) Advance(seq uint64) Verdict {
 
 // Top is the highest number accepted so far, 0 if there is none. For the owning lane.
 func (i *Inbound) Top() uint64 { return i.window.top }
+
+// Roams reports whether a packet from another address is news: the last such was a second ago. For the owning lane.
+func (i *Inbound) Roams(now time.Time) bool {
+	if now.Sub(i.roamed) < time.Second {
+		return false
+	}
+	i.roamed = now
+	return true
+}
 
 // Resume sets the highest number received, as when an SA is taken over from a kernel or comes back: everything up to it counts
 // as seen. Call it before the SA is in a DB.
