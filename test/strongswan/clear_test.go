@@ -143,3 +143,25 @@ func TestStrongSwanEverything(t *testing.T) {
 		t.Errorf("the gateway's own traffic: %v\n%s", err, out)
 	}
 }
+
+// With after_delete = "clear" traffic leaves in clear once its policy is deleted, as with the kernel's ESP.
+func TestStrongSwanAfterDeleteClear(t *testing.T) {
+	long(t)
+	w := newWorld(t, options{ike: []string{`after_delete = "clear"`}})
+	w.up()
+	wire := w.capture()
+	w.ping(w.EthA, w.EthB, false, 5)
+	if clear, _ := wire.clear(); clear != 0 {
+		t.Errorf("%d packets are in the clear while the tunnel is up", clear)
+	}
+	w.down()
+	if st := w.a.status(); st.IKE.Routed != 0 || len(st.IKE.Refused) != 0 {
+		t.Errorf("after the end: %+v", st.IKE)
+	}
+	wire = w.capture()
+	w.ping(w.EthA, w.EthB, false, 5)
+	w.ping(w.EthB, w.EthA, true, 5)
+	if clear, _ := wire.clear(); clear < 20 {
+		t.Errorf("%d packets are in the clear after the end", clear)
+	}
+}
