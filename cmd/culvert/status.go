@@ -49,7 +49,11 @@ func printStatus(w io.Writer, s control.Status) {
 		fmt.Fprintf(w, "link           %s on %s, %s\n", l.Name, l.Local, l.Offloads)
 	}
 	if s.IKE != nil {
-		printIKE(w, s.IKE)
+		var held uint64
+		for _, l := range s.Lanes {
+			held += l.Held
+		}
+		printIKE(w, s.IKE, held)
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -71,7 +75,7 @@ func printStatus(w io.Writer, s control.Status) {
 }
 
 // printIKE shows what the IKE daemon has of the gateway.
-func printIKE(w io.Writer, i *control.IKE) {
+func printIKE(w io.Writer, i *control.IKE, held uint64) {
 	fmt.Fprintf(w, "ike            SAs: %d, policies: %d, routed pairs: %d; requests %d (%d refused), acquires %d (%d lost), mappings %d\n",
 		i.SAs, i.Policies, i.Routed, i.Requests, i.Refusals, i.Acquires, i.AcquiresLost, i.Mappings)
 	if len(i.Clients) == 0 {
@@ -89,6 +93,9 @@ func printIKE(w io.Writer, i *control.IKE) {
 	}
 	for _, p := range i.Ports {
 		fmt.Fprintf(w, "               %s[%d] shares UDP port %s\n", p.Program, p.PID, p.Address)
+	}
+	if held > 0 {
+		fmt.Fprintf(w, "               %d packets wait for an SA\n", held)
 	}
 	if i.Failures > 0 {
 		fmt.Fprintf(w, "               %d system calls of programs FAILED for reasons of the gateway's own; the log has them\n", i.Failures)

@@ -55,7 +55,7 @@ func (g *Gateway) Status() control.Status {
 func lane(l dataplane.LaneStats) control.Lane {
 	c := control.Lane{
 		Name: l.Name, PacketsIn: l.PacketsIn, PacketsOut: l.PacketsOut, BytesIn: l.BytesIn, BytesOut: l.BytesOut,
-		InFlight: l.InFlight, Bursts: l.Bursts, Spilled: l.Spilled, PTBSent: l.PTBSent,
+		InFlight: l.InFlight, Held: l.Held, Bursts: l.Bursts, Spilled: l.Spilled, PTBSent: l.PTBSent,
 		Drops: map[string]uint64{}, Balanced: l.Balanced(),
 	}
 	for cause, n := range l.Drops {
