@@ -110,7 +110,7 @@ type Lane struct {
 	BytesIn    uint64            `json:"bytes_in"`
 	BytesOut   uint64            `json:"bytes_out"`
 	InFlight   uint64            `json:"in_flight"`
-	Held       uint64            `json:"held"` // waiting for an SA that an IKE daemon negotiates
+	Held       uint64            `json:"held"`  // waiting for an SA that an IKE daemon negotiates
 	Drops      map[string]uint64 `json:"drops"` // by cause; causes that never occurred are left out
 	Bursts     uint64            `json:"bursts"`
 	Spilled    uint64            `json:"spilled"`
