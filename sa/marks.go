@@ -44,7 +44,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type mark struct {
 	used    bool
 	in      bool
-	gen     uint32 // inbound: which record in memory belongs to it
+	gen     uint32 // which record in memory belongs to it; 0: none
 	id      SequenceID
 	next    uint64
 	written time.Time
@@ -76,8 +76,8 @@ func (m *mark) encode(slot int) [recordLen]byte {
 		}
 		if m.in {
 			rec[1] |= flagIn
-			binary.BigEndian.PutUint32(rec[56:], m.gen)
 		}
+		binary.BigEndian.PutUint32(rec[56:], m.gen)
 		binary.BigEndian.PutUint32(rec[4:], m.id.SPI)
 		binary.BigEndian.PutUint64(rec[8:], m.next)
 		copy(rec[16:32], m.id.KeyID[:])
@@ -133,9 +133,8 @@ func decodeMarks(b []byte) ([]mark, error) {
 			m := &marks[i]
 			m.used = true
 			m.id.ESN = rec[1]&flagESN != 0
-			if m.in = rec[1]&flagIn != 0; m.in {
-				m.gen = binary.BigEndian.Uint32(rec[56:])
-			}
+			m.in = rec[1]&flagIn != 0
+			m.gen = binary.BigEndian.Uint32(rec[56:])
 			m.id.SPI = binary.BigEndian.Uint32(rec[4:])
 			m.next = binary.BigEndian.Uint64(rec[8:])
 			m.id.KeyID = [16]byte(rec[16:32])

@@ -11,7 +11,8 @@ import (
 )
 
 // tops is a file in memory that outlives the process, though not the machine: a mapped tmpfs, to which a lane writes without a
-// system call, and without ever waiting for a disk. It holds the exact highest number of each inbound SA.
+// system call, and without ever waiting for a disk. It holds the exact highest number of each inbound SA, and for each outbound one
+// a number that lies just beyond all that were used.
 type tops struct {
 	f   *os.File
 	mem []byte
@@ -123,6 +124,13 @@ func (t *tops) keep(slot int, id [16]byte, gen uint32, top uint64) *topRecord {
 		r.id, r.gen = id, uint64(gen)
 	}
 	return r
+}
+
+// forget makes a slot's record worth nothing.
+func (t *tops) forget(slot int) {
+	if r := t.record(slot); r != nil {
+		r.gen = 0
+	}
 }
 
 func (r *topRecord) set(top uint64) { r.top, r.not = top, ^top }

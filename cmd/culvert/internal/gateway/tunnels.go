@@ -128,22 +128,26 @@ func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, e
 	}
 	outS, err := g.engine.NewSession(t.Transform, offload.Seal, outP.Keys)
 	if err != nil {
+		seq.Close()
 		return nil, refuse("out", err)
 	}
 	out, err := sa.NewOutbound(outP, outS, seq)
 	if err != nil {
 		outS.Close()
+		seq.Close()
 		return nil, refuse("out", err)
 	}
 	inS, err := g.engine.NewSession(t.Transform, offload.Open, inP.Keys)
 	if err != nil {
 		outS.Close()
+		seq.Close()
 		return nil, refuse("in", err)
 	}
 	in, err := sa.NewInbound(inP, inS, out)
 	if err != nil {
 		outS.Close()
 		inS.Close()
+		seq.Close()
 		return nil, refuse("in", err)
 	}
 	if err := g.remember(in, &inP); err != nil {
