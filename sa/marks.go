@@ -160,6 +160,9 @@ type disk interface {
 	replace(b []byte) error // the whole content; durable when it returns, and the old content or the new at any moment
 	close() error
 	String() string // the file's name, for errors
+
+	intact() error                     // nil if what is written is where the next process will look for it
+	reopen() (found []byte, err error) // after intact has said no: makes the way for replace, and gives what is there now, if it is not ours
 }
 
 // dirDisk is the store's directory.
@@ -183,40 +186,60 @@ func openDir(dir string) (*dirDisk, []byte, error) {
 	}
 	d := &dirDisk{}
 	var err error
-	if d.dir, err = os.Open(dir); err != nil {
-		return fail(err)
-	}
-	if d.lock, err = os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
-		d.close()
-		return fail(err)
-	}
-	if err := flock(d.lock); err != nil {
-		holder := lockHolder(d.lock)
-		d.close()
-		if err == syscall.EWOULDBLOCK {
-			return nil, nil, fmt.Errorf("sa: %w: %s is locked by %s; stop that one, or give each gateway a directory of its own",
-				ErrStoreBusy, dir, holder)
-		}
-		return fail(fmt.Errorf("lock %s: %w", d.lock.Name(), err))
-	}
-	// Who holds the lock is for error messages only, so it does not matter if this fails.
-	if d.lock.Truncate(0) == nil {
-		d.lock.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
-	}
-	name := filepath.Join(dir, marksName)
-	// Not through a link, and nothing but a file: the content of a device might never end.
-	if d.file, err = os.OpenFile(name, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0); errors.Is(err, fs.ErrNotExist) {
-		return d, nil, nil
+	if d.dir, d.lock, err = lockDir(dir); errors.Is(err, ErrStoreBusy) {
+		return nil, nil, fmt.Errorf("sa: %w", err)
 	} else if err != nil {
-		d.close()
 		return fail(err)
 	}
-	content, err := readMarks(d.file)
-	if err != nil {
+	content := []byte(nil)
+	if d.file, content, err = openMarks(d.String()); err != nil {
 		d.close()
 		return fail(err)
 	}
 	return d, content, nil
+}
+
+// lockDir opens a directory and takes its lock.
+func lockDir(dir string) (d, lock *os.File, err error) {
+	if d, err = os.Open(dir); err != nil {
+		return nil, nil, err
+	}
+	if lock, err = os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		d.Close()
+		return nil, nil, err
+	}
+	if err := flock(lock); err != nil {
+		holder := lockHolder(lock)
+		lock.Close()
+		d.Close()
+		if err == syscall.EWOULDBLOCK {
+			return nil, nil, fmt.Errorf("%w: %s is locked by %s; stop that one, or give each gateway a directory of its own",
+				ErrStoreBusy, dir, holder)
+		}
+		return nil, nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	// Who holds the lock is for error messages only, so it does not matter if this fails.
+	if lock.Truncate(0) == nil {
+		lock.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
+	}
+	return d, lock, nil
+}
+
+// openMarks opens the file of marks and reads it; both are nil if there is none.
+func openMarks(name string) (*os.File, []byte, error) {
+	// Not through a link, and nothing but a file: the content of a device might never end.
+	f, err := os.OpenFile(name, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	} else if err != nil {
+		return nil, nil, err
+	}
+	content, err := readMarks(f)
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, content, nil
 }
 
 // maxMarks bounds the file of marks: a million keys.
@@ -296,14 +319,7 @@ func (d *dirDisk) sync() error {
 	if err := d.file.Sync(); err != nil {
 		return err
 	}
-	st, err := d.file.Stat()
-	if err != nil {
-		return err
-	}
-	if st.Sys().(*syscall.Stat_t).Nlink == 0 {
-		return errors.New("the file was removed while it was in use")
-	}
-	return nil
+	return d.intact()
 }
 
 func (d *dirDisk) replace(b []byte) error {

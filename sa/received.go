@@ -62,6 +62,9 @@ func (s *Store) Received(spi uint32, dst netip.Addr, k offload.Keys) (*Received,
 	if known && s.received[slot] != nil {
 		return nil, fmt.Errorf("sa: sequence store: %w: inbound spi 0x%08x has this key already; give the new SA new keys, or wait until the old one is gone", ErrStoreBusy, spi)
 	}
+	if err := s.settle(); err != nil {
+		return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
+	}
 	if err := s.add(id); err != nil {
 		return nil, err
 	}

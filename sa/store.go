@@ -91,6 +91,7 @@ type Store struct {
 	batch   []*Sequence // scratch of extend
 	suspect bool        // the last sync failed: what the file holds is unknown until it is replaced
 	err     error
+	mended  Mended
 	closed  bool
 	created bool // there was no file of marks
 
@@ -253,7 +254,13 @@ func (s *Store) add(id SequenceID) error {
 
 // grow doubles the file. It is replaced as a whole, so a crash leaves the old one or the new one.
 func (s *Store) grow() error {
-	n := len(s.marks)
+	if s.disk.intact() != nil {
+		s.suspect = true
+	}
+	if err := s.settle(); err != nil {
+		return err
+	}
+	n := len(s.marks) // settle may have made more
 	grown := append(s.marks[:n:n], make([]mark, n)...)
 	if err := s.disk.replace(encodeMarks(grown)); err != nil {
 		return err
@@ -271,6 +278,9 @@ func (s *Store) grow() error {
 func (s *Store) reserve(seqs []*Sequence, ins []*Received) error {
 	if s.closed {
 		return ErrStoreClosed
+	}
+	if err := s.settle(); err != nil {
+		return err
 	}
 	now := s.now()
 	first := make(map[int]uint64, len(seqs)) // by slot: where the mark was
@@ -384,12 +394,18 @@ func (s *Store) run() {
 	defer close(s.done)
 	again := time.NewTimer(retry)
 	again.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	for {
 		select {
 		case <-s.stop:
 			return
 		case <-s.wake:
 		case <-again.C:
+		case <-look.C:
+			if !s.look() {
+				continue
+			}
 		}
 		if s.extend() != nil {
 			again.Reset(retry)
@@ -484,6 +500,9 @@ func (s *Store) Forget(keyID [16]byte) error {
 	if s.closed {
 		return fmt.Errorf("sa: sequence store: %s: %w", s.disk, ErrStoreClosed)
 	}
+	if err := s.settle(); err != nil {
+		return fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
+	}
 	was := s.marks[slot]
 	s.marks[slot] = mark{}
 	if err := s.commit(map[int]uint64{slot: 0}); err != nil {
@@ -496,8 +515,8 @@ func (s *Store) Forget(keyID [16]byte) error {
 	return nil
 }
 
-// Err is why the last attempt to reserve ahead failed, nil if it did not. While it fails, the store tries again every second, and
-// sequences run on until their reservation ends.
+// Err is why the last attempt to reserve ahead, or to mend what somebody has done to the directory, failed, nil if it did not. While it
+// fails, the store tries again every second, and sequences run on until their reservation ends.
 func (s *Store) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
