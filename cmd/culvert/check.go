@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -33,7 +34,7 @@ host is checked with --syntax-only.`,
 			more, err := gateway.Check(cfg, false)
 			if err == nil && !syntaxOnly {
 				if more, err = gateway.Check(cfg, true); err != nil {
-					err = fmt.Errorf("%w\nfor another host than this: --syntax-only", err)
+					err = errors.Join(err, errors.New("to check it for another host than this one, say --syntax-only"))
 				}
 			}
 			cfg.Warnings = append(cfg.Warnings, more...)

@@ -262,7 +262,7 @@ func TestOptions(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", ""},
 		{"--transform rfc4106(gcm(aes)) --key-bits 256 --link esp --outer 6 --inner 6 --wire --seconds 0.5 --beside plain,wireguard-go --workers 2", ""},
-		{"--transform rfc4106(gcm(aes) ", "rfc7539esp(chacha20,poly1305)"},
+		{"--transform rfc4106(gcm(aes) ", "perhaps rfc4106(gcm(aes)) is meant; `culvert engines` lists all"},
 		{"--key-bits 100", "it has 128, 192, 256"},
 		{"--link tcp", "udp, esp"},
 		{"--outer 5", "--outer 5: write one of 4, 6"},

@@ -245,7 +245,7 @@ next:
 		for _, t := range cfg.Tunnels {
 			e, err := registry.Select(t.Transform, name)
 			if err != nil {
-				why = append(why, strings.TrimPrefix(err.Error(), "offload: "))
+				why = append(why, Plain(err))
 				continue next
 			}
 			engine = e

@@ -5,6 +5,7 @@
 //	gateway.go  start, stop, the parts
 //	tunnels.go  SAs and policies from the configuration; reload
 //	restore.go  what others remove of the host's routes is laid again
+//	plain.go    errors without the names of packages
 //	watch.go    path MTUs, keepalives, lifetimes
 //	report.go   what the control socket and the metrics show
 package gateway

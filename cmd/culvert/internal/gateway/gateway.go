@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -130,7 +129,7 @@ func (g *Gateway) start() error {
 	}
 	g.db = sa.NewDB()
 	if g.inner, err = link.OpenTUN(cfg.Tun.Name, tunMTU(cfg, mtus), link.TUNOptions{NoTSO: !cfg.Tun.GSO}); err != nil {
-		return cfg.Refuse("tun.name", plain(err), "run as root where /dev/net/tun is, or choose another name", err)
+		return cfg.Refuse("tun.name", Plain(err), "run as root where /dev/net/tun is, or choose another name", err)
 	}
 	g.links = cfg.Links()
 	for _, l := range g.links {
@@ -223,20 +222,6 @@ func (g *Gateway) chooseEngine() (err error) {
 	return nil
 }
 
-// plain is an error for a user, to whom the names of packages in front say nothing.
-func plain(err error) string {
-	s := err.Error()
-	for {
-		was := s
-		for _, pkg := range []string{"link: ", "dataplane: ", "offload: ", "sa: ", "sequence store: "} {
-			s = strings.TrimPrefix(s, pkg)
-		}
-		if s == was {
-			return s
-		}
-	}
-}
-
 // openStore opens the sequence store, nil without a state directory, which package configs refuses for an AEAD.
 func (g *Gateway) openStore() (*sa.Store, error) {
 	if g.cfg.StateDir == "" {
@@ -245,7 +230,7 @@ func (g *Gateway) openStore() (*sa.Store, error) {
 	}
 	s, err := sa.OpenStore(g.cfg.StateDir)
 	if err != nil {
-		return nil, g.cfg.Refuse("state_dir", plain(err), storeMend(err), err)
+		return nil, g.cfg.Refuse("state_dir", Plain(err), storeMend(err), err)
 	}
 	if s.Created() {
 		g.log.Info("no sequence marks were there: a new file of them begins", "state_dir", g.cfg.StateDir)
@@ -288,7 +273,7 @@ func linkError(cfg *configs.Config, l configs.Link, err error) error {
 			case errors.Is(err, unix.EACCES):
 				mend = "run as root, or with CAP_NET_BIND_SERVICE, or give the tunnel a local_port of 1024 or more"
 			}
-			return cfg.Refuse(fmt.Sprintf("tunnel.%s.local", cfg.Tunnels[i].Name), plain(err), mend, err)
+			return cfg.Refuse(fmt.Sprintf("tunnel.%s.local", cfg.Tunnels[i].Name), Plain(err), mend, err)
 		}
 	}
 	return err
@@ -320,7 +305,7 @@ func (g *Gateway) Cause(stop error) error {
 	if errors.Is(g.cause, hostnet.ErrNoTUN) {
 		return fmt.Errorf("the interface %s was deleted: start culvert again; until then the guard holds what it protects", g.cfg.Tun.Name)
 	}
-	return errors.New(plain(errors.Join(g.cause, stop)))
+	return errors.New(Plain(errors.Join(g.cause, stop)))
 }
 
 // Stop drains and closes everything. The guard stays.

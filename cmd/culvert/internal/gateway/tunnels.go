@@ -118,7 +118,7 @@ func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, e
 		return nil, err
 	}
 	refuse := func(side string, err error) error {
-		return cfg.Refuse(fmt.Sprintf("tunnel.%s.%s", t.Name, side), plain(err), "see `culvert example` for one that works", err)
+		return cfg.Refuse(fmt.Sprintf("tunnel.%s.%s", t.Name, side), Plain(err), "see `culvert example` for one that works", err)
 	}
 	outP, inP := t.OutParams(), t.InParams()
 	outP.PathMTU = mtu
@@ -154,7 +154,7 @@ func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, e
 		seq.Close()
 		outS.Close()
 		inS.Close()
-		return nil, cfg.Refuse(fmt.Sprintf("tunnel.%s.in", t.Name), plain(err), storeMend(err), err)
+		return nil, cfg.Refuse(fmt.Sprintf("tunnel.%s.in", t.Name), Plain(err), storeMend(err), err)
 	}
 	return &tunnel{cfg: t, out: out, in: in, mtu: mtu}, nil
 }
