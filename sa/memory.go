@@ -40,7 +40,8 @@ func openTops(dir *os.File, slots int) (*tops, error) {
 		return nil, err
 	}
 	err = errors.New("there is no directory for it")
-	for _, d := range topsDirs {
+	// A store that is in memory itself has it with it, so that they are removed together.
+	for _, d := range append([]string{dir.Name()}, topsDirs...) {
 		var t *tops
 		if t, err = openTopsAt(d, name, slots); err == nil {
 			return t, nil

@@ -46,7 +46,7 @@ ESP-in-UDP or as native ESP; and the reverse.`,
 		SilenceErrors: true,
 	}
 	c.AddCommand(runCommand(), checkCommand(), exampleCommand(), statusCommand(), saCommand(), policyCommand(),
-		enginesCommand(), guardCommand(), demo.Command(), speed.Command(), versionCommand())
+		enginesCommand(), guardCommand(), demo.Command(versionString()), speed.Command(), versionCommand())
 	c.SetHelpCommand(helpCommand())
 	// Cobra would add these two only when it runs.
 	c.InitDefaultHelpCmd()

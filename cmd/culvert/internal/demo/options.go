@@ -40,6 +40,7 @@ type options struct {
 	workers       int
 
 	transform *offload.Transform
+	version   string // of culvert
 }
 
 func (o *options) flags(f *pflag.FlagSet) {
