@@ -95,7 +95,7 @@ func memory(t *testing.T, fs string) string {
 	if err := unix.Mount("none", dir, fs, 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { unix.Unmount(dir, 0) })
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) }) // a store keeps its memory mapped for as long as the process lives
 	return dir
 }
 
