@@ -174,13 +174,7 @@ type dirDisk struct {
 
 // openDir makes and locks a directory and reads its marks, nil if there is no such file.
 func openDir(dir string) (*dirDisk, []byte, error) {
-	fail := func(err error) (*dirDisk, []byte, error) {
-		if errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission) {
-			return nil, nil, fmt.Errorf("sa: sequence store: %w. The gateway must be able to write there: "+
-				"choose a directory that lasts and is its own", err)
-		}
-		return nil, nil, fmt.Errorf("sa: sequence store: %w", err)
-	}
+	fail := func(err error) (*dirDisk, []byte, error) { return nil, nil, unusable(err) }
 	if err := makeDir(dir); err != nil {
 		return fail(err)
 	}
@@ -197,6 +191,15 @@ func openDir(dir string) (*dirDisk, []byte, error) {
 		return fail(err)
 	}
 	return d, content, nil
+}
+
+// unusable is a system's error about the directory for people.
+func unusable(err error) error {
+	if errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("sa: sequence store: %w. The gateway must be able to write there: "+
+			"choose a directory that lasts and is its own", err)
+	}
+	return fmt.Errorf("sa: sequence store: %w", err)
 }
 
 // lockDir opens a directory and takes its lock.

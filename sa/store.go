@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -138,20 +140,45 @@ func loadStore(d disk, content []byte) (*Store, error) {
 	} else {
 		var err error
 		if s.marks, err = decodeMarks(content); err != nil {
-			return nil, fmt.Errorf("sa: sequence store: %s: %w: %w. Going on could repeat sequence numbers: "+
-				"give every SA with a static key a new one, then remove the file", d, ErrStoreCorrupt, err)
+			return nil, corrupt(d.String(), err)
 		}
 	}
 	for i := len(s.marks) - 1; i >= 0; i-- {
 		if !s.marks[i].used {
 			s.free = append(s.free, i)
 		} else if _, twice := s.byKey[s.marks[i].id.KeyID]; twice {
-			return nil, fmt.Errorf("sa: sequence store: %s: %w: slot %d repeats a key", d, ErrStoreCorrupt, i)
+			return nil, corrupt(d.String(), fmt.Errorf("slot %d repeats a key", i))
 		} else {
 			s.byKey[s.marks[i].id.KeyID] = i
 		}
 	}
 	return s, nil
+}
+
+func corrupt(name string, why error) error {
+	return fmt.Errorf("sa: sequence store: %s: %w: %w. Going on could repeat sequence numbers: "+
+		"give every SA with a static key a new one, then remove the file", name, ErrStoreCorrupt, why)
+}
+
+// CheckStore gives the error that OpenStore would give for the file of marks in a directory, if there is one. It changes nothing and
+// takes no lock: while another process writes, it may find the file damaged that is not.
+func CheckStore(dir string) error {
+	d := &dirDisk{}
+	var err error
+	if d.dir, err = os.Open(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return unusable(err)
+	}
+	defer d.close()
+	content := []byte(nil)
+	if d.file, content, err = openMarks(d.String()); err != nil {
+		return unusable(err)
+	}
+	if content != nil {
+		_, err = loadStore(d, content)
+	}
+	return err
 }
 
 // Created says whether there was no file of marks when the store was opened, so that every key begins at 1.
@@ -184,11 +211,18 @@ func (s *Store) Sequences(ids []SequenceID) ([]*Sequence, error) {
 	for q := range s.open {
 		users[q.slot]++
 	}
-	before := map[int]mark{}
-	for i, id := range ids {
+	if !s.closed {
+		if err := s.settle(); err != nil { // which may change marks that an error below brings back
+			return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
+		}
+	}
+	for _, id := range ids {
 		if err := s.add(id); err != nil {
 			return nil, err
 		}
+	}
+	before := map[int]mark{}
+	for i, id := range ids {
 		slot := s.byKey[id.KeyID]
 		before[slot] = s.marks[slot]
 		users[slot]++

@@ -1247,3 +1247,57 @@ func TestMarksMustBeAFile(t *testing.T) {
 		}
 	}
 }
+
+// CheckStore says of a file of marks what OpenStore says, and of none nothing; it does not mind that a store is open.
+func TestCheckStore(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, marksName)
+	if err := errors.Join(CheckStore(dir), CheckStore(filepath.Join(dir, "none"))); err != nil {
+		t.Errorf("without a file: %v", err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("it made %v, %v", entries, err)
+	}
+	s := openStore(t, dir)
+	sequence(t, s, keyA)
+	if err := CheckStore(dir); err != nil {
+		t.Errorf("while it is open: %v", err)
+	}
+	s.Close()
+	good, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, spoil := range map[string]func() error{
+		"damage": func() error {
+			return os.WriteFile(name, append(good[:recordLen+9:recordLen+9], good[recordLen+8:]...), 0o600)
+		},
+		"a link":    func() error { return os.Symlink("/dev/zero", name) },
+		"directory": func() error { return os.Mkdir(name, 0o700) },
+	} {
+		os.Remove(name)
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		_, want := OpenStore(dir)
+		if got := CheckStore(dir); want == nil || got == nil || got.Error() != want.Error() {
+			t.Errorf("%s: got %v, want %v", what, got, want)
+		}
+	}
+}
+
+func TestStoredSequenceAllocatesNothing(t *testing.T) {
+	s := openStore(t, t.TempDir())
+	if s.Memory() != nil {
+		t.Fatal(s.Memory())
+	}
+	q := sequence(t, s, keyA)
+	noAllocs(t, "a number of a store's", func() {
+		for range memoryStep {
+			if _, err := q.next(); err != nil && err != ErrSeqNotReserved {
+				t.Fatal(err)
+			}
+		}
+	})
+	q.Close()
+}

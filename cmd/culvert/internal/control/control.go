@@ -138,13 +138,8 @@ func Listen(path string, src Source) (*Server, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of the socket: %w", err)
 	}
-	c, err := net.DialTimeout("unix", path, time.Second)
-	if err == nil {
-		c.Close()
-	}
-	// With EAGAIN so many wait already for one that hangs that no more can.
-	if err == nil || errors.Is(err, syscall.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, fmt.Errorf("a gateway has the socket %s; stop it, or give this one another `control` path", path)
+	if err := Taken(path); err != nil {
+		return nil, err
 	}
 	if fi, err := os.Lstat(path); err == nil {
 		if fi.Mode()&os.ModeSocket == 0 {
@@ -173,6 +168,19 @@ func Listen(path string, src Source) (*Server, error) {
 	s := &Server{path: path, ln: ln, http: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}}
 	go s.http.Serve(ln)
 	return s, nil
+}
+
+// Taken is an error, with what to do, if a living gateway has the socket, also if that hangs.
+func Taken(path string) error {
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		c.Close()
+	}
+	// With EAGAIN so many wait already for one that hangs that no more can.
+	if err == nil || errors.Is(err, syscall.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("a gateway has the socket %s; stop it, or give this one another `control` path", path)
+	}
+	return nil
 }
 
 // Close stops answering and removes the socket.

@@ -283,7 +283,7 @@ func linkError(cfg *configs.Config, l configs.Link, err error) error {
 func (g *Gateway) serve() (err error) {
 	if g.cfg.Control != "" {
 		if g.control, err = control.Listen(g.cfg.Control, g); err != nil {
-			return g.cfg.Refuse("control", err.Error(), "stop the other gateway, or choose another path", err)
+			return g.cfg.Refuse("control", err.Error(), controlMend(err), err)
 		}
 	}
 	if g.cfg.Metrics.Listen != "" {
@@ -295,6 +295,15 @@ func (g *Gateway) serve() (err error) {
 		go g.metrics.Serve(ln)
 	}
 	return nil
+}
+
+// controlMend is what to do where the error does not say so itself.
+func controlMend(err error) string {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return `choose a path where a socket can be made, such as "` + control.DefaultSocket + `"`
+	}
+	return ""
 }
 
 // Died is closed when the gateway cannot go on: its data plane has stopped by itself, or the TUN is gone.

@@ -232,7 +232,7 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 		}
 	}()
 	// What a restart would refuse as well comes first, so that nobody is told to restart for it.
-	f := findings{net: g.net}
+	f := findings{net: g.net, reload: true}
 	f.program(cfg)
 	f.host(cfg)
 	if len(f.errs) == 0 {

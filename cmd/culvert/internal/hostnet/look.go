@@ -26,3 +26,17 @@ func (h *Host) OtherInterface(name string) (string, error) {
 	}
 	return l.Type(), nil
 }
+
+// HeldTUN reports whether a process has the TUN of a name: one that is not persistent exists no longer than that.
+func (h *Host) HeldTUN(name string) (bool, error) {
+	l, err := h.nl.LinkByName(name)
+	var none netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &none):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("find the interface %s: %w", name, err)
+	}
+	t, ok := l.(*netlink.Tuntap)
+	return ok && t.Mode == netlink.TUNTAP_MODE_TUN && t.NonPersist, nil
+}
