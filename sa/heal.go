@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -117,7 +118,13 @@ func (s *Store) adopt(content []byte) error {
 		slot, known := s.byKey[m.id.KeyID]
 		switch {
 		case known && !m.in:
-			s.marks[slot].next = max(s.marks[slot].next, m.next)
+			// Who wrote it may have used numbers that are beyond ours, or among those reserved here. So neither does the memory of this
+			// process tell where to go on, nor may the mark move back to there: no reservation ends where it is now.
+			mine := &s.marks[slot]
+			mine.gen = 0
+			if mine.next = max(mine.next, m.next); mine.next < math.MaxUint64 {
+				mine.next++
+			}
 		case !known:
 			if len(s.free) == 0 {
 				s.enlarge()

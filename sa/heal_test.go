@@ -230,3 +230,46 @@ func TestMemoryFollows(t *testing.T) {
 		t.Error("the memory is left behind")
 	}
 }
+
+// Numbers that another process may have used in the place of the directory are not used again, though they are among those that are
+// reserved here, or beyond what memory tells: neither after a sequence has been given back nor after a kill.
+func TestTakenOverIsNotGivenBack(t *testing.T) {
+	for _, skipped := range []uint64{0, 5 * firstChunk} { // by the other one
+		for _, killed := range []bool{false, true} {
+			dir := filepath.Join(t.TempDir(), "state")
+			s := storeWithoutWatch(t, dir)
+			m := &tops{mem: make([]byte, slotsPerPage*topRecordLen)}
+			s.memory = m
+			q := sequence(t, s, keyA)
+			mustNext(t, q)
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			other := openStore(t, dir)
+			theirs := sequence(t, other, keyA)
+			if err := theirs.SkipPast(skipped + 1000); err != nil {
+				t.Fatal(err)
+			}
+			last := mustNext(t, theirs)
+			if err := other.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if !s.look() {
+				t.Fatal(s.Err())
+			}
+			if !killed {
+				q.Close()
+			}
+			if err := s.extend(); err != nil {
+				t.Fatal(err)
+			}
+			s.memory = nil // which is not closed with it
+			s.disk.close()
+			s = storeWithoutWatch(t, dir)
+			s.memory = m
+			if n := mustNext(t, sequence(t, s, keyA)); n <= last {
+				t.Errorf("skipped %d, killed %v: it goes on at %d, though the other process has used %d", skipped, killed, n, last)
+			}
+		}
+	}
+}
