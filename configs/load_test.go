@@ -278,7 +278,7 @@ in = {spi = 0x1003, auth_key = "5ec3e75ec3e75ec3e75ec3e75ec3e75e00000001"}
 // with a tunnel for everything, or for the peer alone, which are meant like that.
 func TestPeerInside(t *testing.T) {
 	for _, c := range []struct{ subnet, more, want string }{
-		{"192.0.2.0/24", "", `test.toml:8:19: tunnel.branch.remote_subnets: the peer's own address 192.0.2.2 is in 192.0.2.0/24: what is sent to it goes through its tunnel too, ESP aside; a [[policy]] with action = "bypass" and remote = "192.0.2.2/32" keeps it outside`},
+		{"192.0.2.0/24", "", `test.toml:8:19: tunnel.branch.remote_subnets: the peer's own address 192.0.2.2 is in 192.0.2.0/24: what this host sends to it, such as a ping, a login or IKE, goes into its tunnel, all but ESP; a [[policy]] with action = "bypass" and remote = "192.0.2.2/32" keeps it outside`},
 		{"192.0.2.0/24", "[[policy]]\naction = \"bypass\"\nremote = \"192.0.2.2/32\"\n", ""},
 		{"0.0.0.0/0", "", ""},
 		{"192.0.2.2/32", "", ""},

@@ -76,6 +76,7 @@ type Gateway struct {
 
 	net   *hostnet.Host
 	owner *hostnet.Owner
+	tun   int // index of the TUN, whatever its name
 	stop  chan struct{}
 	wg    sync.WaitGroup
 
@@ -131,6 +132,7 @@ func (g *Gateway) start() error {
 	if g.inner, err = link.OpenTUN(cfg.Tun.Name, tunMTU(cfg, mtus), link.TUNOptions{NoTSO: !cfg.Tun.GSO}); err != nil {
 		return cfg.Refuse("tun.name", Plain(err), "run as root where /dev/net/tun is, or choose another name", err)
 	}
+	g.tun = g.net.IndexOf(cfg.Tun.Name)
 	g.links = cfg.Links()
 	for _, l := range g.links {
 		o, err := openLink(l)
@@ -202,9 +204,23 @@ func (g *Gateway) planeCause() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if _, err := g.net.Missing(plan(g.cfg, g.innerNow())); errors.Is(err, hostnet.ErrNoTUN) {
-		return err
+		return g.noTUN()
 	}
 	return errors.New("the data plane stopped by itself")
+}
+
+// renamed is the error for a TUN that has another name now.
+type renamed struct{ to string }
+
+func (e *renamed) Error() string { return "the TUN is " + e.to + " now" }
+func (e *renamed) Unwrap() error { return hostnet.ErrNoTUN }
+
+// noTUN says where the TUN is that there is none of.
+func (g *Gateway) noTUN() error {
+	if now := g.net.NameOf(g.tun); now != "" {
+		return &renamed{now}
+	}
+	return hostnet.ErrNoTUN
 }
 
 // chooseEngine selects the engine, and makes the pool for it if there are to be workers.
@@ -311,6 +327,10 @@ func (g *Gateway) Died() <-chan struct{} { return g.died }
 
 // Cause is why, once Died is closed, and what to do; stop is what Stop gave.
 func (g *Gateway) Cause(stop error) error {
+	var moved *renamed
+	if errors.As(g.cause, &moved) {
+		return fmt.Errorf("the interface %s was renamed to %s, and its routes and rules go by the name: keep what renamed it from doing so (a rule of udev's, a network manager), or write name = %[2]q below [tun], and start culvert again; until then the guard holds what it protects", g.cfg.Tun.Name, moved.to)
+	}
 	if errors.Is(g.cause, hostnet.ErrNoTUN) {
 		return fmt.Errorf("the interface %s was deleted: start culvert again; until then the guard holds what it protects", g.cfg.Tun.Name)
 	}

@@ -45,7 +45,7 @@ func (g *Gateway) restore(w *hostnet.Watcher) {
 		}
 		gone, failed := g.restoreNow(time.Now())
 		if gone {
-			g.kill(hostnet.ErrNoTUN)
+			g.kill(g.noTUN())
 			return
 		}
 		again.Reset(compareEvery)

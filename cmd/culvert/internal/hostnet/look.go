@@ -40,3 +40,19 @@ func (h *Host) HeldTUN(name string) (bool, error) {
 	t, ok := l.(*netlink.Tuntap)
 	return ok && t.Mode == netlink.TUNTAP_MODE_TUN && t.NonPersist, nil
 }
+
+// IndexOf is the index of the interface that has a name; 0 if there is none.
+func (h *Host) IndexOf(name string) int {
+	if l, err := h.nl.LinkByName(name); err == nil {
+		return l.Attrs().Index
+	}
+	return 0
+}
+
+// NameOf is the name that the interface of an index has now; "" if there is none any more.
+func (h *Host) NameOf(index int) string {
+	if l, err := h.nl.LinkByIndex(index); err == nil {
+		return l.Attrs().Name
+	}
+	return ""
+}
