@@ -14,6 +14,7 @@
 //	received.go  Received: marks on disk ahead of the numbers accepted
 //	memory.go    the numbers accepted and used, in memory that outlives the process
 //	marks.go     the store's file, byte by byte, and how it is written durably
+//	heal.go      a directory that is taken away from a running store is made again
 //	volatile.go  directories that a reboot empties
 //	selector.go  Selector, PortRange, Flow: which packets are meant, and as text
 //	policy.go    Policy, Conflicts

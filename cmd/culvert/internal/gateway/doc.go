@@ -2,6 +2,7 @@
 // control socket and the metrics.
 //
 //	check.go    what a right configuration asks for, and this program or this host does not have
+//	host.go     the part of that which is this host's: rights, addresses, ports, directories
 //	gateway.go  start, stop, the parts
 //	tunnels.go  SAs and policies from the configuration; reload
 //	restore.go  what others remove of the host's routes is laid again
