@@ -163,6 +163,7 @@ func (l *outbound) take(b *outBurst, jobs *offload.Burst) bool {
 	}
 	if l.state == nil {
 		if cause, ok := l.classify(b.snap); !ok {
+			l.books.sights.unclassified(cause, &l.flow, l.split.Count())
 			l.lose(cause)
 			return true
 		}
@@ -397,7 +398,9 @@ func (l *outbound) transmit(tx *outerTx) {
 		l.books.now.BytesOut += uint64(len(m.Buf))
 		if m.Failed > 0 {
 			l.books.now.BytesOut -= uint64(min(m.Failed*m.SegSize, len(m.Buf)))
-			l.books.drop(sendCause(m.Err), m.Failed)
+			cause := sendCause(m.Err)
+			l.books.drop(cause, m.Failed)
+			l.books.sights.unsent(cause, m)
 		}
 	}
 	clear(tx.msgs)

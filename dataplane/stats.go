@@ -49,6 +49,7 @@ type books struct {
 	now       Counters
 	mu        sync.Mutex
 	published Counters
+	sights    sights
 
 	owed    [maxOwed]interface{ Publish() } // SAs that have counted what they have not shown
 	owes    int
@@ -95,6 +96,7 @@ func (b *books) drop(c Cause, n int) { b.now.Drops[c] += uint64(n) }
 func (b *books) publish() {
 	b.mu.Lock()
 	b.published = b.now
+	b.sights.publish()
 	b.mu.Unlock()
 }
 
