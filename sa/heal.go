@@ -15,9 +15,9 @@ import (
 // that is started meanwhile in a directory that is empty begins at 1.
 const lookEvery = time.Second
 
-// errOtherFS says that the directory's place is on another file system now: the old one was unmounted, or another is mounted over it.
-// Marks written there would be hidden when it is mounted again, and the old ones believed.
-var errOtherFS = errors.New("its place is on another file system than when culvert started")
+// ErrStoreMoved says that the place of a Store's directory is on another file system now: the old one was unmounted, or another is
+// mounted over it. Marks written there would be hidden when it is mounted again, and the old ones believed.
+var ErrStoreMoved = errors.New("its place is on another file system than when culvert started")
 
 // Mended is how often somebody has removed or replaced the directory or a file in it while a Store was using it, and the store has made
 // it again with all marks.
@@ -192,7 +192,7 @@ func (d *dirDisk) reopen() ([]byte, error) {
 		return nil, err
 	}
 	if device(place) != device(was) {
-		return nil, fmt.Errorf("%w: mount that again, or stop culvert, and give every SA new keys before it starts there", errOtherFS)
+		return nil, fmt.Errorf("%w: mount that again, or stop culvert, and give every SA new keys before it starts there", ErrStoreMoved)
 	}
 	if err := makeDir(dir); err != nil {
 		return nil, err

@@ -184,7 +184,7 @@ func TestMountedOver(t *testing.T) {
 			syscall.Unmount(dir, 0)
 		}
 	}()
-	if s.look() || !errors.Is(s.Err(), errOtherFS) {
+	if s.look() || !errors.Is(s.Err(), ErrStoreMoved) {
 		t.Fatalf("%v", s.Err())
 	}
 	if l, err := os.ReadDir(dir); err != nil || len(l) != 0 {

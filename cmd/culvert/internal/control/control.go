@@ -33,6 +33,8 @@ type Status struct {
 	Tunnels  int       `json:"tunnels"`
 	TUN      TUN       `json:"tun"`
 	Host     Host      `json:"host"`
+	State    *State    `json:"state,omitempty"` // nil without a state directory
+	Hints    []Hint    `json:"hints"`           // why traffic may not pass; those of the last two minutes
 	Links    []Link    `json:"links"`
 	Lanes    []Lane    `json:"lanes"`
 	Balanced bool      `json:"balanced"` // every lane's books
@@ -51,6 +53,34 @@ type Host struct {
 	Missing  []string `json:"missing,omitempty"` // what others removed and is not laid again yet
 	Restored uint64   `json:"restored"`          // times that something was laid again
 	Problem  string   `json:"problem,omitempty"` // why it cannot be
+}
+
+// State is where sequence numbers are reserved.
+type State struct {
+	File    string     `json:"file"`
+	Problem string     `json:"problem,omitempty"` // why none can be
+	Since   *time.Time `json:"problem_since,omitempty"`
+	Mend    string     `json:"mend,omitempty"`
+	Left    []Left     `json:"left,omitempty"` // with a problem: what each tunnel can still send
+	Mended  uint64     `json:"mended"`         // times that the file or directory was taken away while in use, and made again
+}
+
+// Left is how many packets a tunnel can send with the sequence numbers that it has.
+type Left struct {
+	Tunnel  string `json:"tunnel"`
+	SPI     string `json:"spi"`
+	Packets uint64 `json:"packets"`
+}
+
+// Hint is a reason why traffic of a tunnel does not pass, as far as the gateway can see it. It may come of what is not authenticated.
+type Hint struct {
+	Tunnel  string    `json:"tunnel,omitempty"` // none: of a stranger
+	Kind    string    `json:"kind"`             // one word, which stays the same
+	Text    string    `json:"text"`             // with the last example
+	Mend    string    `json:"mend"`
+	Packets uint64    `json:"packets"` // that gave reason for it, since
+	Since   time.Time `json:"since"`
+	Last    time.Time `json:"last"`
 }
 
 // TUN is the inner side.

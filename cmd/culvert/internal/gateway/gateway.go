@@ -73,6 +73,7 @@ type Gateway struct {
 	refused *control.Refused // the last reload, if it failed
 	tunnels map[string]*tunnel
 	host    hostState
+	diag    diagnosis
 
 	net   *hostnet.Host
 	owner *hostnet.Owner
@@ -90,7 +91,7 @@ type Gateway struct {
 func Start(cfg *configs.Config, log *slog.Logger, level *slog.LevelVar, version string) (*Gateway, error) {
 	g := &Gateway{
 		log: log, level: level, version: version, started: time.Now(), cfg: cfg, loaded: time.Now(),
-		tunnels: map[string]*tunnel{}, stop: make(chan struct{}), died: make(chan struct{}),
+		tunnels: map[string]*tunnel{}, stop: make(chan struct{}), died: make(chan struct{}), diag: newDiagnosis(),
 	}
 	if err := g.start(); err != nil {
 		g.abandon()

@@ -18,8 +18,9 @@
 // unreachable one of the worst metric, and for each bypassed prefix a throw route, which sends the look-up on to the main
 // table. The TUN's routes vanish with the process that holds the TUN; the guard stays, whatever happened to the process.
 //
-//	hostnet.go  routes into the TUN, the guard, removing both
-//	look.go     what a host has, looked at and not changed
-//	own.go      one gateway in each network namespace
-//	watch.go    what of it others have removed
+//	hostnet.go    routes into the TUN, the guard, removing both
+//	look.go       what a host has, looked at and not changed
+//	addresses.go  all addresses that it has
+//	own.go        one gateway in each network namespace
+//	watch.go      what of it others have removed
 package hostnet
