@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"culvert/test/judge"
 	"culvert/test/lab"
 )
@@ -46,6 +48,7 @@ func (g *gateway) troubles() (s troubles) {
 // hinted waits for a hint, which the log and the status's text must have too, in the same words.
 func (g *gateway) hinted(kind string, says ...string) {
 	g.t.Helper()
+	began := time.Now()
 	var h hint
 	g.until("there is a hint "+kind, func() bool {
 		for _, h = range g.troubles().Hints {
@@ -69,7 +72,7 @@ func (g *gateway) hinted(kind string, says ...string) {
 	}
 	said := regexp.MustCompile(`level=WARN .*hint=` + kind + ` packets=\d+ mend=`)
 	g.until("the log has the hint "+kind, func() bool { return said.MatchString(g.log()) })
-	if n := len(said.FindAllString(g.log(), -1)); n > 2 {
+	if n := len(said.FindAllString(g.log(), -1)); n > 2+int(time.Since(began)/(30*time.Second)) {
 		g.t.Errorf("the log says it %d times:\n%s", n, g.log())
 	}
 }
@@ -264,7 +267,7 @@ func TestHintLocalAddress(t *testing.T) {
 	ping(t, w.HostA, w.EthB.Addr(false), 3)
 }
 
-// blast sends small datagrams from host A through the tunnel, until done.
+// blast sends small datagrams from host A through the tunnel, until done. It gives up when gateway A sends nothing any more.
 func (w *row) blast(what string, done func() bool) {
 	w.t.Helper()
 	conn, err := w.HostA.Dial(context.Background(), "udp", netip.AddrPortFrom(w.EthB.Addr(false), 9).String())
@@ -272,13 +275,25 @@ func (w *row) blast(what string, done func() bool) {
 		w.t.Fatal(err)
 	}
 	defer conn.Close()
-	deadline := time.Now().Add(2 * patience)
+	// Sixty packets with each call: a machine that is busy gets there too.
+	const size, each = 16, 60
+	raw, err := conn.(*net.UDPConn).SyscallConn()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if cerr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size) }); cerr != nil || err != nil {
+		w.t.Fatal(cerr, err)
+	}
+	packets := make([]byte, size*each)
+	last, moved := uint64(0), time.Now()
 	for !done() {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("after %v of packets it is not so that %s", 2*patience, what)
+		if seq := w.a.association("office", "out").Sequence; seq != last {
+			last, moved = seq, time.Now()
+		} else if time.Since(moved) > patience {
+			w.t.Fatalf("for %v nothing was sent after packet %d, and it is not so that %s", patience, seq, what)
 		}
-		for range 5000 {
-			conn.Write([]byte("x")) // what host B answers to port 9 is no concern
+		for range 100 {
+			conn.Write(packets) // what host B answers to port 9 is no concern
 		}
 	}
 }
@@ -325,7 +340,7 @@ func TestStateLost(t *testing.T) {
 	w.configure("", ordinary("office", "udp", false, gcm))
 	w.start()
 	ping(t, w.HostA, w.EthB.Addr(false), 3)
-	state := filepath.Join(w.a.dir, "state")
+	state, began := filepath.Join(w.a.dir, "state"), time.Now()
 	if err := os.RemoveAll(state); err != nil {
 		t.Fatal(err)
 	}
@@ -356,14 +371,15 @@ func TestStateLost(t *testing.T) {
 			t.Errorf("status does not say %q:\n%s", want, text)
 		}
 	}
-	if n := strings.Count(w.a.log(), "level=ERROR"); n > 2 {
-		t.Errorf("the log has %d errors", n)
+	if n, most := strings.Count(w.a.log(), "level=ERROR"), 1+int(time.Since(began)/(30*time.Second)); n > most {
+		t.Errorf("the log has %d errors, want at most %d", n, most)
 	}
 	if err := os.Remove(state); err != nil {
 		t.Fatal(err)
 	}
 	w.a.until("it is mended", func() bool { s := w.a.troubles().State; return s.Problem == "" && s.Mended >= 1 })
 	w.a.until("the log says so", func() bool { return strings.Contains(w.a.log(), "sequence numbers are reserved on disk again") })
-	ping(t, w.HostA, w.EthB.Addr(false), 3)
-	w.balance()
+	taken := w.b.association("office", "in").Packets
+	knock(t, w.HostA, w.EthB.Addr(false)) // the first may find the TUN's queue full still
+	w.b.until("packets pass again", func() bool { return w.b.association("office", "in").Packets > taken+5 })
 }
