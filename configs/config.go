@@ -89,6 +89,9 @@ type Metrics struct {
 // Guard keeps protected traffic from leaving in clear while the gateway is not running.
 type Guard struct {
 	Enabled bool // unreachable routes and source rules that outlive the process
+	// LocalByDefault lets a packet from a tunnel, for a local subnet to which no other route leads, leave in clear by the default
+	// route: for gateways whose LAN is behind it.
+	LocalByDefault bool
 }
 
 // LinkKind is how ESP is carried.

@@ -53,7 +53,8 @@ var settings = []struct {
 	{"log.level", func(a, b *Config) bool { return a.Log.Level != b.Log.Level }, ""},
 	{"log.format", func(a, b *Config) bool { return a.Log.Format != b.Log.Format }, "the log is opened at the start"},
 	{"metrics.listen", func(a, b *Config) bool { return a.Metrics.Listen != b.Metrics.Listen }, "the socket is opened at the start"},
-	{"guard.enabled", func(a, b *Config) bool { return a.Guard != b.Guard }, "the guard stands before the first packet"},
+	{"guard.local_by_default_route", func(a, b *Config) bool { return a.Guard.LocalByDefault != b.Guard.LocalByDefault }, ""},
+	{"guard.enabled", func(a, b *Config) bool { return a.Guard.Enabled != b.Guard.Enabled }, "the guard stands before the first packet"},
 }
 
 // Diff compares the running configuration with a new one. If something changed that needs a restart the error is an [Errors]

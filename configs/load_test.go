@@ -70,7 +70,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := words(c.StateDir, c.StateDirVolatile, c.Control, c.Engine, c.Workers, c.Tun, c.Log.Level, c.Log.Format, c.Metrics, c.Guard, len(c.Tunnels), len(c.Policies))
-	if want := "/var/lib/culvert false /run/culvert/control.sock  0 {culvert0 0 [] true} info text {127.0.0.1:9750} {true} 0 0"; got != want {
+	if want := "/var/lib/culvert false /run/culvert/control.sock  0 {culvert0 0 [] true} info text {127.0.0.1:9750} {true false} 0 0"; got != want {
 		t.Errorf("an empty file gives\n%s, want\n%s", got, want)
 	}
 	tn := *loadMinimal(t, "").Tunnels[0]

@@ -67,6 +67,7 @@ func (l *loader) root(r *reader, c *Config) {
 
 	guard := r.sub("guard")
 	guard.boolean("enabled", &c.Guard.Enabled)
+	guard.boolean("local_by_default_route", &c.Guard.LocalByDefault)
 	guard.done()
 
 	p := &policies{l: l, c: c}

@@ -115,6 +115,7 @@ func (f *findings) host(cfg *configs.Config) {
 			ours[t.Local] = true
 		}
 	}
+	f.localSubnets(cfg)
 	f.control(cfg)
 	if cfg.Metrics.Listen != "" {
 		f.metrics(cfg)
@@ -123,6 +124,28 @@ func (f *findings) host(cfg *configs.Config) {
 		f.privileges(cfg)
 		f.tun(cfg)
 		f.ports(cfg, ours)
+	}
+}
+
+// localSubnets looks for the routes by which what comes from a tunnel leaves.
+func (f *findings) localSubnets(cfg *configs.Config) {
+	if !cfg.Guard.Enabled || cfg.Guard.LocalByDefault {
+		return
+	}
+	looked := map[netip.Prefix]bool{}
+	for _, p := range cfg.Policies {
+		l := p.Sel.Src.Masked()
+		if p.Action != sa.Protect || p.Dir != sa.Out || l.Bits() == 0 || looked[l] {
+			continue
+		}
+		looked[l] = true
+		switch routed, err := f.net.Routed(l); {
+		case err != nil:
+			f.add(err)
+		case !routed && !f.net.Has(l):
+			f.warn(cfg, fmt.Sprintf("tunnel.%s.local_subnets", p.Tunnel), fmt.Sprintf("no route but the default one leads to %v, and the guard lets nothing from a tunnel leave by that: "+
+				"give this host a route to it, or, if the LAN is behind the default route, set local_by_default_route = true in [guard]", l))
+		}
 	}
 }
 

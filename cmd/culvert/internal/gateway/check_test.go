@@ -37,6 +37,7 @@ func host(t *testing.T) {
 		t.Fatal(err)
 	}
 	give(t, "out0", "192.0.2.1/24")
+	ip(t, "route add 10.1.0.0/25 dev out0") // the LAN
 	give(t, "lo", "127.0.0.1/8")
 }
 
@@ -529,5 +530,22 @@ func TestReason(t *testing.T) {
 	}
 	if got := reason(io.EOF); got != io.EOF {
 		t.Errorf("got %v", got)
+	}
+}
+
+// Where only a default route leads to a local subnet, the guard lets nothing from a tunnel get there: that is worth a warning, unless the
+// configuration says that it is meant.
+func TestLocalSubnetBehindTheDefaultRoute(t *testing.T) {
+	host(t)
+	text := strings.Replace(document(t.TempDir(), true), "10.1.0.0/24", "10.7.0.0/24", 1)
+	if w, err := Check(load(t, text), true); err != nil || len(w) != 1 || !strings.Contains(w[0].String(), "culvert.toml:12:1: tunnel.branch.local_subnets: no route but the default one leads to 10.7.0.0/24") {
+		t.Errorf("got %v, %v", w, err)
+	}
+	if w, err := Check(load(t, text+"[guard]\nlocal_by_default_route = true\n"), true); err != nil || len(w) != 0 {
+		t.Errorf("with local_by_default_route: %v, %v", w, err)
+	}
+	ip(t, "route add 10.7.0.0/25 dev out0")
+	if w, err := Check(load(t, text), true); err != nil || len(w) != 0 {
+		t.Errorf("with a route: %v, %v", w, err)
 	}
 }

@@ -73,7 +73,7 @@ func tunMTU(cfg *configs.Config, mtus map[string]int) int {
 
 // plan is what the configuration means for the host's routes.
 func plan(cfg *configs.Config, mtus map[string]int) hostnet.Plan {
-	p := hostnet.Plan{TUN: cfg.Tun.Name, Addresses: cfg.Tun.Addresses, Guard: cfg.Guard.Enabled}
+	p := hostnet.Plan{TUN: cfg.Tun.Name, Addresses: cfg.Tun.Addresses, Guard: cfg.Guard.Enabled, LocalByDefault: cfg.Guard.LocalByDefault}
 	for _, pol := range cfg.Policies {
 		if pol.Action == sa.Bypass && pol.Dir == sa.Out {
 			p.Bypass = append(p.Bypass, pol.Sel.Dst)
@@ -278,12 +278,12 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 		}
 		next[t.Name], made[t.Name] = n, n
 	}
-	// The guard for what is new stands before its policies do; what is gone is unguarded only after them.
+	// The routes and the guard for what is new stand before its policies do; what is gone is unguarded only after them.
 	before, err := g.net.Snapshot()
 	if err != nil {
 		return err
 	}
-	err = g.net.Guard(plan(cfg, mtus))
+	err = g.net.Lay(plan(cfg, mtus))
 	if err == nil {
 		err = g.publish(cfg, next)
 	}

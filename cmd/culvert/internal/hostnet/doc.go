@@ -10,6 +10,8 @@
 //	203  from bypassed          goto 212        answers to what was let past the tunnel
 //	204  from remote to local   blackhole       the guard: clear traffic that should have come protected (RFC 4301 5.2)
 //	212                         lookup Table
+//	213  iif TUN to local       lookup main     without its default route
+//	214  iif TUN to local       unreachable     what was decapsulated for nobody here leaves in clear by no default route
 //
 // A subnet of everything is selected in two halves (0.0.0.0/1 and 128.0.0.0/1): the kernel tells rules of one preference apart only by
 // what both of them have.

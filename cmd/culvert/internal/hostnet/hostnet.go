@@ -30,6 +30,8 @@ const (
 	prefLocal   = 203
 	prefGuard   = 204
 	prefLookup  = 212
+	prefRouted  = 213
+	prefStray   = 214
 	metricTUN   = 1
 	metricGuard = 1<<31 - 2 // the worst that fits an int on 32-bit machines too
 )
@@ -82,6 +84,8 @@ type Plan struct {
 	Protected []Pair
 	Bypass    []netip.Prefix
 	Guard     bool
+	// LocalByDefault lets what the gateway decapsulated for a local subnet leave by a default route, which usually leads outside.
+	LocalByDefault bool
 }
 
 // key identifies a route or rule of ours for comparison; what is equal in it need not be replaced.
@@ -91,6 +95,25 @@ type key string
 // is removed, so no protected packet finds a gap. The TUN must exist and is set up. One thing that cannot be laid does not keep
 // the others from being laid, but nothing is removed then; the error is of all of them.
 func (h *Host) Apply(p Plan) error {
+	if err := h.Lay(p); err != nil {
+		return err
+	}
+	l, err := h.tun(&p)
+	if err != nil {
+		return err
+	}
+	wantRoutes, wantRules := map[key]bool{}, map[key]bool{}
+	for _, r := range p.routes(l.Attrs().Index, h.addressIn) {
+		wantRoutes[routeKey(&r)] = true
+	}
+	for _, r := range p.rules() {
+		wantRules[ruleKey(r)] = true
+	}
+	return h.remove(wantRoutes, wantRules)
+}
+
+// Lay is Apply without removing anything: what p protects and an earlier plan protected goes on into the TUN. Without the TUN it lays the guard.
+func (h *Host) Lay(p Plan) error {
 	l, err := h.tun(&p)
 	if err != nil {
 		return errors.Join(err, h.Guard(p))
@@ -101,8 +124,6 @@ func (h *Host) Apply(p Plan) error {
 			errs = append(errs, fmt.Errorf("%s: %w", what, err))
 		}
 	}
-	// The guard does not wait for what may fail.
-	failed("lay the guard", h.Guard(p))
 	for _, a := range p.Addresses {
 		failed(fmt.Sprintf("give %s the address %s", p.TUN, a), h.nl.AddrReplace(l, &netlink.Addr{IPNet: ipnet(a, true), Flags: unix.IFA_F_NODAD}))
 	}
@@ -110,18 +131,7 @@ func (h *Host) Apply(p Plan) error {
 		failed("lengthen the queue of "+p.TUN, h.nl.LinkSetTxQLen(l, tunQueue))
 	}
 	failed(fmt.Sprintf("set %s up", p.TUN), h.nl.LinkSetUp(l))
-	index := l.Attrs().Index
-	if err := errors.Join(append(errs, h.lay(&p, index))...); err != nil {
-		return err
-	}
-	wantRoutes, wantRules := map[key]bool{}, map[key]bool{}
-	for _, r := range p.routes(index, h.addressIn) {
-		wantRoutes[routeKey(&r)] = true
-	}
-	for _, r := range p.rules() {
-		wantRules[ruleKey(r)] = true
-	}
-	return h.remove(wantRoutes, wantRules)
+	return errors.Join(append(errs, h.lay(&p, l.Attrs().Index))...)
 }
 
 // Guard lays only what must stand before the first packet and after the last: the guard. It needs no TUN, and removes nothing.
@@ -245,8 +255,9 @@ func (h *Host) remove(keepRoutes, keepRules map[key]bool) error {
 	if err != nil {
 		return err
 	}
-	// A throw route stands as long as what it is an exception from.
-	sort.SliceStable(routes, func(i, j int) bool { return routes[i].Type != unix.RTN_THROW && routes[j].Type == unix.RTN_THROW })
+	// An unreachable route never stands alone where the TUN still is, and a throw route as long as what it is an exception from.
+	turn := map[int]int{unix.RTN_UNREACHABLE: 0, unix.RTN_UNICAST: 1, unix.RTN_THROW: 2}
+	sort.SliceStable(routes, func(i, j int) bool { return turn[routes[i].Type] < turn[routes[j].Type] })
 	for i := range routes {
 		if r := &routes[i]; !keepRoutes[routeKey(r)] {
 			if err := h.nl.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -299,9 +310,6 @@ func (p *Plan) routes(tun int, source func(netip.Prefix) netip.Addr) []netlink.R
 		}
 	}
 	for _, dst := range order {
-		if p.Guard {
-			add(dst, netlink.Route{Type: unix.RTN_UNREACHABLE, Priority: metricGuard})
-		}
 		if tun != 0 {
 			r := netlink.Route{LinkIndex: tun, MTU: mtu[dst], Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE}
 			// Linux tells senders of IPv6 packets the route's MTU only if it is locked, else the interface's.
@@ -310,6 +318,9 @@ func (p *Plan) routes(tun int, source func(netip.Prefix) netip.Addr) []netlink.R
 				r.Src = s.AsSlice()
 			}
 			add(dst, r)
+		}
+		if p.Guard { // after it, so that a narrower subnet than before is reachable all the while
+			add(dst, netlink.Route{Type: unix.RTN_UNREACHABLE, Priority: metricGuard})
 		}
 	}
 	return all
@@ -347,6 +358,16 @@ func (p *Plan) rules() []*netlink.Rule {
 				for _, src := range sides(b) {
 					add(fam, prefLocal, func(r *netlink.Rule) { r.Src, r.Goto = src, prefLookup })
 				}
+			}
+		}
+		inside := map[netip.Prefix]bool{}
+		for _, pr := range p.Protected {
+			if l := pr.Local.Masked(); !p.LocalByDefault && l.Bits() > 0 && family(l.Addr()) == fam && !inside[l] {
+				inside[l] = true
+				add(fam, prefRouted, func(r *netlink.Rule) {
+					r.IifName, r.Dst, r.Table, r.SuppressPrefixlen = p.TUN, ipnet(l, false), unix.RT_TABLE_MAIN, 0
+				})
+				add(fam, prefStray, func(r *netlink.Rule) { r.IifName, r.Dst, r.Type = p.TUN, ipnet(l, false), unix.RTN_UNREACHABLE })
 			}
 		}
 		seen := map[Pair]bool{}
@@ -395,8 +416,11 @@ func (h *Host) ourRules() ([]netlink.Rule, error) {
 				continue
 			}
 			r.Family = fam
-			if r.Priority == prefGuard {
-				r.Type = unix.RTN_BLACKHOLE // which the library does not read; each of our preferences has one action
+			switch r.Priority { // the library does not read the action; each of our preferences has one
+			case prefGuard:
+				r.Type = unix.RTN_BLACKHOLE
+			case prefStray:
+				r.Type = unix.RTN_UNREACHABLE
 			}
 			ours = append(ours, r)
 		}
@@ -461,7 +485,7 @@ func routeKey(r *netlink.Route) key {
 // ruleKey leaves the action out: the library does not read it back, and each of our preferences has one.
 func ruleKey(r *netlink.Rule) key {
 	table := r.Table
-	if r.Priority != prefLookup && r.Priority != prefMark {
+	if r.Priority != prefLookup && r.Priority != prefMark && r.Priority != prefRouted {
 		table = 0 // where there is none, it is listed as one or another
 	}
 	return key(fmt.Sprint(r.Family, r.Priority, r.Mark, r.IifName, max(r.Goto, 0), r.Src, r.Dst, table))

@@ -3,8 +3,10 @@ package hostnet
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // OtherInterface says of which kind ("veth", "device", "tap") the interface of a name is if it is no TUN; "" if it is one,
@@ -56,3 +58,26 @@ func (h *Host) NameOf(index int) string {
 	}
 	return ""
 }
+
+// Routed reports whether the main table has a route, other than a default one, to any part of p.
+func (h *Host) Routed(p netip.Prefix) (bool, error) {
+	routes, err := whole(func() ([]netlink.Route, error) {
+		return h.dump.RouteListFiltered(family(p.Addr()), &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return false, fmt.Errorf("list the routes: %w", err)
+	}
+	for _, r := range routes {
+		if r.Dst == nil {
+			continue
+		}
+		a, _ := netip.AddrFromSlice(r.Dst.IP)
+		if bits, _ := r.Dst.Mask.Size(); bits > 0 && netip.PrefixFrom(a, bits).Overlaps(p) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Has reports whether an address of this host is in p.
+func (h *Host) Has(p netip.Prefix) bool { return h.addressIn(p).IsValid() }
