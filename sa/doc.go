@@ -15,6 +15,7 @@
 //	memory.go    the numbers accepted and used, in memory that outlives the process
 //	marks.go     the store's file, byte by byte, and how it is written durably
 //	heal.go      a directory that is taken away from a running store is made again
+//	own.go       directories and files that others could change are refused
 //	volatile.go  directories that a reboot empties
 //	selector.go  Selector, PortRange, Flow: which packets are meant, and as text
 //	policy.go    Policy, Conflicts

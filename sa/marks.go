@@ -202,12 +202,16 @@ func unusable(err error) error {
 	return fmt.Errorf("sa: sequence store: %w", err)
 }
 
-// lockDir opens a directory and takes its lock.
+// lockDir opens a directory and takes its lock, if both are nobody else's.
 func lockDir(dir string) (d, lock *os.File, err error) {
 	if d, err = os.Open(dir); err != nil {
 		return nil, nil, err
 	}
-	if lock, err = os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if err := ownDir(d); err != nil {
+		d.Close()
+		return nil, nil, err
+	}
+	if lock, err = openOwn(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE); err != nil {
 		d.Close()
 		return nil, nil, err
 	}
@@ -230,8 +234,7 @@ func lockDir(dir string) (d, lock *os.File, err error) {
 
 // openMarks opens the file of marks and reads it; both are nil if there is none.
 func openMarks(name string) (*os.File, []byte, error) {
-	// Not through a link, and nothing but a file: the content of a device might never end.
-	f, err := os.OpenFile(name, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := openOwn(name, os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
 	} else if err != nil {
@@ -253,8 +256,8 @@ func readMarks(f *os.File) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !st.Mode().IsRegular() || st.Size() > maxMarks {
-		return nil, fmt.Errorf("%s is not a file of marks: %v, %d bytes; move it away, and give every SA new keys", f.Name(), st.Mode(), st.Size())
+	if st.Size() > maxMarks {
+		return nil, fmt.Errorf("%s is not a file of marks: %d bytes; move it away, and give every SA new keys", f.Name(), st.Size())
 	}
 	return io.ReadAll(io.LimitReader(f, maxMarks))
 }
@@ -326,7 +329,11 @@ func (d *dirDisk) sync() error {
 }
 
 func (d *dirDisk) replace(b []byte) error {
-	f, err := os.OpenFile(d.String()+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	// What a process left that was killed here is of no use. A new file is nobody else's, by whatever name.
+	if err := os.Remove(d.String() + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := openOwn(d.String()+".new", os.O_RDWR|os.O_CREATE|os.O_EXCL)
 	if err != nil {
 		return err
 	}

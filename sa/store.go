@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -71,6 +72,8 @@ type SequenceID struct {
 // Two sequences of one key at a time are possible, as when an SA is replaced by itself at another address: their reservations are
 // disjoint. Then the memory tells nothing of the key.
 //
+// Its directory and files are root's or the user's who runs the process, and nobody else can write them: ErrStoreExposed.
+//
 // The directory must last as long as the keys do, and never go back in time: an old copy of it, from a backup or with the
 // snapshot of a virtual machine, has marks that lie behind numbers in use.
 //
@@ -105,7 +108,8 @@ type Store struct {
 }
 
 // OpenStore opens the store in a directory, which it makes if need be, and locks it. Errors wrap ErrStoreBusy if another process
-// has it, ErrStoreCorrupt if the file cannot be trusted, or are the system's.
+// has it, ErrStoreCorrupt if the file cannot be trusted, ErrStoreExposed if others than root and this user own the directory or a file in it or can
+// write there, or are the system's.
 func OpenStore(dir string) (*Store, error) {
 	d, content, err := openDir(dir)
 	if err != nil {
@@ -160,7 +164,7 @@ func corrupt(name string, why error) error {
 		"give every SA with a static key a new one, then remove the file", name, ErrStoreCorrupt, why)
 }
 
-// CheckStore gives the error that OpenStore would give for the file of marks in a directory, if there is one. It changes nothing and
+// CheckStore gives the error that OpenStore would give for a directory and the files in it, if there are any. It changes nothing and
 // takes no lock: while another process writes, it may find the file damaged that is not.
 func CheckStore(dir string) error {
 	d := &dirDisk{}
@@ -171,6 +175,12 @@ func CheckStore(dir string) error {
 		return unusable(err)
 	}
 	defer d.close()
+	if err := ownDir(d.dir); err != nil {
+		return unusable(err)
+	}
+	if d.lock, err = openOwn(filepath.Join(dir, lockName), os.O_RDONLY); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return unusable(err)
+	}
 	content := []byte(nil)
 	if d.file, content, err = openMarks(d.String()); err != nil {
 		return unusable(err)

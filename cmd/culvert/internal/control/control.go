@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
@@ -160,6 +161,7 @@ type Server struct {
 	http *http.Server
 	path string
 	ln   net.Listener
+	made fs.FileInfo // the socket as it was made
 }
 
 // Listen makes the socket, mode 0600, in a directory that is made when it is missing. A socket that a dead gateway left
@@ -168,20 +170,31 @@ func Listen(path string, src Source) (*Server, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of the socket: %w", err)
 	}
+	// First what it is: a link would be followed to somebody else's socket.
+	fi, err := os.Lstat(path)
+	if err == nil && fi.Mode()&os.ModeSocket == 0 {
+		return nil, fmt.Errorf("%s is in the way and is not a socket; remove it, or choose another `control` path", path)
+	}
 	if err := Taken(path); err != nil {
 		return nil, err
 	}
-	if fi, err := os.Lstat(path); err == nil {
-		if fi.Mode()&os.ModeSocket == 0 {
-			return nil, fmt.Errorf("%s is in the way and is not a socket; remove it, or choose another `control` path", path)
+	if err == nil {
+		if err := removeSame(path, fi); err != nil {
+			return nil, fmt.Errorf("remove the socket that a dead gateway left: %w", err)
 		}
-		os.Remove(path)
 	}
 	old := syscall.Umask(0o177) // the socket is never open to others, not even for a moment
 	ln, err := net.Listen("unix", path)
 	syscall.Umask(old)
 	if err != nil {
 		return nil, fmt.Errorf("%w", err)
+	}
+	// By name it would remove whatever is there when it stops.
+	ln.(*net.UnixListener).SetUnlinkOnClose(false)
+	made, err := os.Lstat(path)
+	if err != nil {
+		ln.Close()
+		return nil, err
 	}
 	mux := http.NewServeMux()
 	answer := func(f func() any) http.HandlerFunc {
@@ -195,7 +208,7 @@ func Listen(path string, src Source) (*Server, error) {
 	mux.HandleFunc("GET /status", answer(func() any { return src.Status() }))
 	mux.HandleFunc("GET /sas", answer(func() any { return src.SAs() }))
 	mux.HandleFunc("GET /policies", answer(func() any { return src.Policies() }))
-	s := &Server{path: path, ln: ln, http: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}}
+	s := &Server{path: path, ln: ln, made: made, http: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}}
 	go s.http.Serve(ln)
 	return s, nil
 }
@@ -219,6 +232,18 @@ func (s *Server) Close() error {
 	defer cancel()
 	err := s.http.Shutdown(ctx)
 	s.ln.Close() // in case nobody had been served yet
+	return errors.Join(err, removeSame(s.path, s.made))
+}
+
+// removeSame removes a socket, if it is still that one which has the name.
+func removeSame(path string, was fs.FileInfo) error {
+	fi, err := os.Lstat(path)
+	if err == nil && fi.Mode()&fs.ModeSocket != 0 && os.SameFile(fi, was) {
+		err = os.Remove(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	return err
 }
 

@@ -86,6 +86,74 @@ func TestListenOnWhatIsThere(t *testing.T) {
 	}
 }
 
+// A link in the socket's place is neither followed, to a living gateway or to a dead one's socket, nor removed.
+func TestListenFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	for what, make := range map[string]func(target string){
+		"a socket that lives": func(target string) {
+			ln, err := net.Listen("unix", target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { ln.Close() })
+		},
+		"a socket left": func(target string) {
+			ln, err := net.Listen("unix", target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ln.(*net.UnixListener).SetUnlinkOnClose(false)
+			ln.Close()
+		},
+		"nothing": func(string) {},
+	} {
+		path, target := filepath.Join(dir, what+".link"), filepath.Join(dir, what)
+		make(target)
+		if err := os.Symlink(target, path); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "not a socket") {
+			t.Errorf("a link to %s: %v", what, err)
+		}
+		if to, err := os.Readlink(path); err != nil || to != target {
+			t.Errorf("the link to %s is gone: %v", what, err)
+		}
+		if _, err := os.Lstat(target); (err == nil) != (what != "nothing") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A gateway that stops removes its own socket and nothing that took its place.
+func TestCloseRemovesItsOwn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	s, err := Listen(path, fixed{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("its socket is left")
+	}
+	if s, err = Listen(path, fixed{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path, path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
+		t.Errorf("what took its place holds %q, %v", b, err)
+	}
+}
+
 // A gateway that hangs keeps its socket, also when so many wait for it that no more can.
 func TestListenBesideOneThatHangs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -512,6 +513,36 @@ func TestStoreRefusals(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+	// A directory that others can change, and links in it: run and check say the same, and nothing is written through them.
+	victim := dir + "/victim"
+	if err := errors.Join(os.Chown(dir+"/state", 65534, 65534), os.Chmod(dir+"/state", 0o777), os.WriteFile(victim, []byte("precious"), 0o600),
+		os.Remove(dir+"/state/lock"), os.Symlink(victim, dir+"/state/lock"), os.Symlink(victim, dir+"/state/sequence-marks.new")); err != nil {
+		t.Fatal(err)
+	}
+	checked := func() string {
+		if _, err := Check(load(t, text), true); err != nil {
+			return strings.ReplaceAll(err.Error(), dir, "DIR")
+		}
+		return "nothing"
+	}
+	const exposed = `culvert.toml:1:1: state_dir: others can change the sequence store: the directory DIR/state belongs to user 65534 (mode 0777). If you trust what is in it: chown -R root: DIR/state; chmod 700 DIR/state. If not, remove it, and give every SA with a static key a new one`
+	if run, check := start(text), checked(); run != exposed || check != exposed {
+		t.Errorf("run says   %s\ncheck says %s\nwant       %s", run, check, exposed)
+	}
+	if out, err := exec.Command("sh", "-c", fmt.Sprintf("chown -R root: %s; chmod 700 %[1]s", dir+"/state")).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	const link = `culvert.toml:1:1: state_dir: DIR/state/lock: it is no file of the sequence store but a symbolic link; remove it, and find out who put it there`
+	if run, check := start(text), checked(); run != link || check != link {
+		t.Errorf("run says   %s\ncheck says %s\nwant       %s", run, check, link)
+	}
+	if err := os.Remove(dir + "/state/lock"); err != nil {
+		t.Fatal(err)
+	}
+	startAndStop(t, text)
+	if b, err := os.ReadFile(victim); err != nil || string(b) != "precious" {
+		t.Errorf("the victim holds %q, %v", b, err)
 	}
 	if err := os.WriteFile(dir+"/state/sequence-marks", []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)

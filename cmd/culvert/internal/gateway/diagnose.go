@@ -604,7 +604,8 @@ func (g *Gateway) storeReason(err error) string {
 // reserveMend is what to do about an error of a store that is open.
 func reserveMend(err error) string {
 	switch {
-	case errors.Is(err, sa.ErrStoreBusy), errors.Is(err, sa.ErrStoreCorrupt), errors.Is(err, sa.ErrStoreMoved):
+	case errors.Is(err, sa.ErrStoreBusy), errors.Is(err, sa.ErrStoreCorrupt), errors.Is(err, sa.ErrStoreMoved),
+		errors.Is(err, sa.ErrStoreExposed), errors.Is(err, sa.ErrStoreForeign):
 		return "see the reason; then culvert goes on by itself"
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		return "make room on the file system of state_dir; culvert then goes on by itself"

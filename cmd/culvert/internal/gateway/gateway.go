@@ -260,7 +260,7 @@ func (g *Gateway) openStore() (*sa.Store, error) {
 
 // storeMend is what to do about it, where the error does not say so itself.
 func storeMend(err error) string {
-	for _, told := range []error{sa.ErrStoreBusy, sa.ErrStoreCorrupt, fs.ErrPermission, unix.EROFS} {
+	for _, told := range []error{sa.ErrStoreBusy, sa.ErrStoreCorrupt, sa.ErrStoreExposed, sa.ErrStoreForeign, fs.ErrPermission, unix.EROFS} {
 		if errors.Is(err, told) {
 			return ""
 		}
