@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -13,7 +14,13 @@ import (
 )
 
 func main() {
-	err := root().ExecuteContext(context.Background())
+	out := &output{to: os.Stdout}
+	c := root()
+	c.SetOut(out)
+	err := c.ExecuteContext(context.Background())
+	if err == nil && out.failed != nil {
+		err = fmt.Errorf("the output is not whole: %w", out.failed)
+	}
 	if err == nil {
 		return
 	}
@@ -25,6 +32,21 @@ func main() {
 		os.Exit(how.ExitStatus())
 	}
 	os.Exit(1)
+}
+
+// output is where a command prints. It remembers an error that the command may not look at: who reads a file should not find half
+// of it after a success.
+type output struct {
+	to     io.Writer
+	failed error
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.to.Write(b)
+	if err != nil && o.failed == nil {
+		o.failed = err
+	}
+	return n, err
 }
 
 // errReported ends a command that has already said what was wrong.
@@ -50,6 +72,9 @@ func explain(err error, user int) string {
 			advice = "root has no CAP_NET_ADMIN here: give it to the container (--cap-add NET_ADMIN), or run it outside"
 		}
 		fmt.Fprintf(&b, "    %s\n", advice)
+	}
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+		b.WriteString("    the limit of open files is reached: raise it (ulimit -n, or LimitNOFILE= in the systemd unit)\n")
 	}
 	return b.String()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 // DefaultSocket is where a gateway listens unless its configuration says otherwise.
@@ -166,7 +169,7 @@ type Server struct {
 
 // Listen makes the socket, mode 0600, in a directory that is made when it is missing. A socket that a dead gateway left
 // behind is replaced; one that a living gateway has is an error, also if that hangs.
-func Listen(path string, src Source) (*Server, error) {
+func Listen(path string, src Source, log *slog.Logger) (*Server, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of the socket: %w", err)
 	}
@@ -208,10 +211,16 @@ func Listen(path string, src Source) (*Server, error) {
 	mux.HandleFunc("GET /status", answer(func() any { return src.Status() }))
 	mux.HandleFunc("GET /sas", answer(func() any { return src.SAs() }))
 	mux.HandleFunc("GET /policies", answer(func() any { return src.Policies() }))
-	s := &Server{path: path, ln: ln, made: made, http: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}}
-	go s.http.Serve(ln)
+	s := &Server{path: path, made: made, ln: netutil.LimitListener(ln, maxConns), http: &http.Server{
+		Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}}
+	go s.http.Serve(s.ln)
 	return s, nil
 }
+
+// maxConns bounds how many are answered at once, and with it the memory of answers that nobody reads; others wait.
+const maxConns = 32
 
 // Taken is an error, with what to do, if a living gateway has the socket, also if that hangs.
 func Taken(path string) error {

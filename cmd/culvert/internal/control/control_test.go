@@ -1,12 +1,14 @@
 package control
 
 import (
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -22,7 +24,7 @@ func (fixed) Policies() []Policy { return []Policy{{Name: "p", Priority: 5}} }
 // What the gateway says is what a client gets, and only the socket's owner can ask.
 func TestRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "made", "control.sock")
-	s, err := Listen(path, fixed{})
+	s, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,11 +56,11 @@ func TestRoundTrip(t *testing.T) {
 // A second gateway is refused while the first answers; a socket whose gateway is dead is replaced; a file is never removed.
 func TestListenOnWhatIsThere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
-	first, err := Listen(path, fixed{})
+	first, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "a gateway has the socket") {
+	if _, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "a gateway has the socket") {
 		t.Errorf("beside a living gateway: %v", err)
 	}
 	first.Close()
@@ -69,7 +71,7 @@ func TestListenOnWhatIsThere(t *testing.T) {
 	}
 	dead.(*net.UnixListener).SetUnlinkOnClose(false)
 	dead.Close()
-	second, err := Listen(path, fixed{})
+	second, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatalf("in place of a dead gateway: %v", err)
 	}
@@ -78,7 +80,7 @@ func TestListenOnWhatIsThere(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "not a socket") {
+	if _, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("over a file: %v", err)
 	}
 	if b, _ := os.ReadFile(path); string(b) != "precious" {
@@ -112,7 +114,7 @@ func TestListenFollowsNoLink(t *testing.T) {
 		if err := os.Symlink(target, path); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		if _, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "not a socket") {
 			t.Errorf("a link to %s: %v", what, err)
 		}
 		if to, err := os.Readlink(path); err != nil || to != target {
@@ -127,7 +129,7 @@ func TestListenFollowsNoLink(t *testing.T) {
 // A gateway that stops removes its own socket and nothing that took its place.
 func TestCloseRemovesItsOwn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
-	s, err := Listen(path, fixed{})
+	s, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +139,7 @@ func TestCloseRemovesItsOwn(t *testing.T) {
 	if _, err := os.Lstat(path); err == nil {
 		t.Error("its socket is left")
 	}
-	if s, err = Listen(path, fixed{}); err != nil {
+	if s, err = Listen(path, fixed{}, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(path, path+".old"); err != nil {
@@ -171,7 +173,7 @@ func TestListenBesideOneThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 4 {
-		if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "a gateway has the socket "+path) {
+		if _, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "a gateway has the socket "+path) {
 			t.Fatalf("got %v", err)
 		}
 		if _, err := os.Stat(path); err != nil {
@@ -201,5 +203,30 @@ func TestNobodyThere(t *testing.T) {
 	_, err := Dial(filepath.Join(t.TempDir(), "none.sock")).Status()
 	if err == nil || !strings.Contains(err.Error(), "culvert run -c FILE") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Whoever connects and says nothing keeps nobody else from an answer: there is room for some, and the others' time ends.
+func TestSilentClients(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	s, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for range 2 * maxConns {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("GET /status HTTP/1.1\r\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := Dial(path)
+	c.http.Timeout = time.Minute
+	if _, err := c.Raw("status"); err != nil {
+		t.Error(err)
 	}
 }

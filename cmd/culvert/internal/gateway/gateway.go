@@ -299,7 +299,7 @@ func linkError(cfg *configs.Config, l configs.Link, err error) error {
 // serve opens the control socket and the metrics.
 func (g *Gateway) serve() (err error) {
 	if g.cfg.Control != "" {
-		if g.control, err = control.Listen(g.cfg.Control, g); err != nil {
+		if g.control, err = control.Listen(g.cfg.Control, g, g.log); err != nil {
 			return g.cfg.Refuse("control", err.Error(), controlMend(err), err)
 		}
 	}
@@ -308,7 +308,8 @@ func (g *Gateway) serve() (err error) {
 		if err != nil {
 			return g.cfg.Refuse("metrics.listen", err.Error(), `choose a free address, or "" for none`, err)
 		}
-		g.metrics = &http.Server{Handler: g.metricsHandler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}
+		g.metrics = &http.Server{Handler: g.metricsHandler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
+			ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelWarn)}
 		go g.metrics.Serve(ln)
 	}
 	return nil
