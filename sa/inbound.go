@@ -152,7 +152,8 @@ func (i *Inbound) Expired() bool { return i.life.expired() }
 func (i *Inbound) Stats() Stats { return i.counters.stats(&i.life) }
 
 // place puts the SA at its parameters' endpoint.
-func (i *Inbound) place(p *Params) { i.params.Store(p) }
+func (i *Inbound) place(p *Params)  { i.params.Store(p) }
+func (i *Inbound) rename(p *Params) { i.params.Store(p) }
 
 // wipe ends the SA: nothing can be opened with it any more.
 func (i *Inbound) wipe() error {

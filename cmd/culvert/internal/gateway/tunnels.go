@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -194,7 +195,7 @@ func closeAll(ts map[string]*tunnel) {
 }
 
 // publish makes the DB hold these tunnels and the configuration's policies, and nothing else, at once. SAs that it held
-// before go on as they are.
+// before go on as they are, but for the name of their tunnel.
 func (g *Gateway) publish(cfg *configs.Config, next map[string]*tunnel) error {
 	var outs []*sa.Outbound
 	var ins []*sa.Inbound
@@ -209,7 +210,19 @@ func (g *Gateway) publish(cfg *configs.Config, next map[string]*tunnel) error {
 		}
 		policies = append(policies, pol)
 	}
-	return g.db.Update(func(tx *sa.Tx) error { return tx.Replace(outs, ins, policies) })
+	return g.db.Update(func(tx *sa.Tx) error {
+		if err := tx.Replace(outs, ins, policies); err != nil {
+			return err
+		}
+		for _, t := range cfg.Tunnels {
+			if n := next[t.Name]; n.out.Params().Name != t.Name {
+				if err := errors.Join(tx.RenameOutbound(n.out, t.Name), tx.RenameInbound(n.in, t.Name)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // Refused notes that a reload failed, for the status.
@@ -220,7 +233,7 @@ func (g *Gateway) Refused(why error) {
 }
 
 // Reload brings a running gateway to cfg: all of it or, with an error that says why, nothing. A tunnel that is the same
-// keeps its SAs, with sequence, window and counters. The gateway owns cfg from here on.
+// keeps its SAs, with sequence, window and counters, also under another name. The gateway owns cfg from here on.
 func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -258,7 +271,11 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 	next := map[string]*tunnel{}
 	for _, t := range cfg.Tunnels {
 		c, differs := changed[t.Name]
-		if old := g.tunnels[t.Name]; old != nil && (!differs || onlyOutside(c.Keys)) {
+		old := g.tunnels[c.Was(t)]
+		if slices.Contains(diff.Added, t) {
+			old = nil // one that has another name now
+		}
+		if old != nil && (!differs || onlyOutside(c.Keys)) {
 			next[t.Name] = &tunnel{cfg: t, out: old.out, in: old.in, mtu: old.mtu}
 			continue
 		}
@@ -271,6 +288,9 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 				"restart culvert, which then chooses another engine, or undo the change", err)
 			e.Class = configs.ErrRestart
 			return e
+		}
+		if err := g.usedKeys(cfg, t); err != nil {
+			return err
 		}
 		n, err := g.makeTunnel(cfg, t)
 		if err != nil {
@@ -310,11 +330,27 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 // onlyOutside says whether all keys are of settings that are no part of an SA.
 func onlyOutside(keys []string) bool {
 	for _, k := range keys {
-		if k != "keepalive" {
+		if k != "keepalive" && k != "name" {
 			return false
 		}
 	}
 	return true
+}
+
+// usedKeys refuses a new tunnel one of whose SAs is, by SPI and key, an SA that runs: it would begin with an empty window, or use
+// numbers again where there is no store, before the old one has ended. A restart ends that first.
+func (g *Gateway) usedKeys(cfg *configs.Config, t *configs.Tunnel) error {
+	for _, old := range g.cfg.Tunnels {
+		side := old.SharesSA(t)
+		if side == "" {
+			continue
+		}
+		e := cfg.Refuse(fmt.Sprintf("tunnel.%s.%s", t.Name, side), fmt.Sprintf("it has the SPI and keys of tunnel %q as it runs", old.Name),
+			"restart culvert, or give the tunnel new SPIs and keys in both directions", nil)
+		e.Class = configs.ErrRestart
+		return e
+	}
+	return nil
 }
 
 // keepsKeys refuses a change to an SA whose key stays: a new SA with the old key would begin with an empty replay window, and
