@@ -106,7 +106,7 @@ func TestLinksThatNeverEnd(t *testing.T) {
 func TestKeysAreNeverShown(t *testing.T) {
 	const enc = `"5ec3e75ec3e75ec3e75ec3e75ec3e701"`
 	for _, secret := range []string{
-		"5ec3e75ec3e75ec3e75ec3e75ec3e701", "XsPnXsPnXsPnXsPnXl7DXg==", "secret password", "/secret/file", "~secret", "0xsecret", "пароль", "sec:ret-1.2", "192.0.2.99",
+		"5ec3e75ec3e75ec3e75ec3e75ec3e701", "XsPnXsPnXsPnXsPnXl7DXg==", "secret password", "/secret/file", "~secret", "0xsecret", "пароль", "sec:ret-1.2", "192.0.2.99", "5ec3e75ec3e75ec3e75ec3e75ec3e701.key", "XsPn/sPnXsPnX+PnXl7DXg==.key", "letter.key/XsPnXsPnXsPnXsPnXl7DXg",
 		strings.Repeat("secret ", 200_000),
 	} {
 		for _, setting := range []string{"enc_key = %q", "enc_key_file = %q", "auth_key_file = %q\nenc_key = \"secret\"", "%q = \"enc_key\"", "enc_key = [%q]", "enc_key = {%q = 1}", "enc_key = 1 # %q", "enc_key = %s", "%s = %[1]q", "%q = 1\n%[1]q = 2"} {
@@ -128,11 +128,36 @@ func TestKeysAreNeverShown(t *testing.T) {
 		{`remote_ports = "99999999999999999999"`, `"99999999999999999999" is not a port`},
 		{`icmp_type = 99999999999999999999`, `99999999999999999999 is out of range`},
 		{`icmp_type = ` + strings.Repeat("9", 1_000_000), `it is out of range`},
-		{`remote = "` + strings.Repeat("9", 1_000_000) + `"`, strings.Repeat("9", 64) + `"… is not a prefix`},
+		{`remote = "` + strings.Repeat("9.", 500_000) + `"`, strings.Repeat("9.", 32) + `"… is not a prefix`},
 	} {
 		_, err := LoadBytes("test.toml", []byte("[[policy]]\naction = \"discard\"\nprotocol = \"tcp\"\n"+c.line))
 		if err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 1000 {
 			t.Errorf("got %.2000v, want %s", err, c.want)
+		}
+	}
+}
+
+// TestKeyFileIsNamed: a key file that is not there is named where it can be no key, with the setting and its place.
+func TestKeyFileIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	for path, shown := range map[string]bool{"branch-out.key": true, "/etc/culvert/Branch_1.key": true, "keys/enc.txt": true, "branch": false, "secret.pass": false, strings.Repeat("long/", 20) + "enc.key": false} {
+		text := strings.Replace(fmt.Sprintf(minimal, ""), `enc_key = "5ec3e75ec3e75ec3e75ec3e75ec3e701"`, fmt.Sprintf("enc_key_file = %q", path), 1)
+		_, err := LoadBytes(filepath.Join(dir, "test.toml"), []byte(text))
+		if err == nil {
+			t.Fatalf("%s: there is such a file", path)
+		}
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(dir, path)
+		}
+		what := "the key file that is named here does not exist"
+		if shown {
+			what = fmt.Sprintf("the key file %q does not exist", path)
+			if len(path) > maxShown {
+				what = fmt.Sprintf("the key file %q", path[:maxShown])
+			}
+		}
+		if !strings.Contains(err.Error(), "enc_key_file: "+what) || !shown && strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v; it should say %q", path, err, what)
 		}
 	}
 }

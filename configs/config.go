@@ -90,6 +90,9 @@ type Metrics struct {
 // Guard keeps protected traffic from leaving in clear while the gateway is not running.
 type Guard struct {
 	Enabled bool // unreachable routes and source rules that outlive the process
+	// LocalByDefault lets a packet from a tunnel, for a local subnet to which no other route leads, leave in clear by the default
+	// route: for gateways whose LAN is behind it.
+	LocalByDefault bool
 }
 
 // AfterDelete is what becomes of traffic whose policy an IKE daemon has deleted.

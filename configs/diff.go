@@ -23,6 +23,9 @@ type Changes struct {
 //
 // Without NewOut (NewIn) the outbound (inbound) SA has SPI, transform and keys as before: whatever else changed, its sequence
 // numbers go on (its replay window is kept), or numbers would be used twice with a key (packets be accepted twice).
+//
+// A tunnel is what it was by the SPIs, transform and keys of both directions, or else by its name: "name" is among Keys if the first
+// hold under another one.
 type TunnelChange struct {
 	Old, New      *Tunnel
 	Keys          []string // of the tunnel's settings that changed: "remote", "out.spi", "in.keys"
@@ -62,7 +65,8 @@ var settings = []struct {
 	{"ike.after_delete", func(a, b *Config) bool { return a.IKE.AfterDelete != b.IKE.AfterDelete }, ""},
 	{"ike.local_subnets", func(a, b *Config) bool { return !slices.Equal(a.IKE.LocalSubnets, b.IKE.LocalSubnets) }, ""},
 	{"ike.remote_subnets", func(a, b *Config) bool { return !slices.Equal(a.IKE.RemoteSubnets, b.IKE.RemoteSubnets) }, ""},
-	{"guard.enabled", func(a, b *Config) bool { return a.Guard != b.Guard }, "the guard stands before the first packet"},
+	{"guard.local_by_default_route", func(a, b *Config) bool { return a.Guard.LocalByDefault != b.Guard.LocalByDefault }, ""},
+	{"guard.enabled", func(a, b *Config) bool { return a.Guard.Enabled != b.Guard.Enabled }, "the guard stands before the first packet"},
 }
 
 // Diff compares the running configuration with a new one. If something changed that needs a restart the error is an [Errors]
@@ -99,15 +103,18 @@ func Diff(old, new *Config) (*Changes, error) {
 	}
 	new.links = old.links
 
-	was := make(map[string]*Tunnel)
+	was := predecessors(old.Tunnels, new.Tunnels)
+	stays := make(map[*Tunnel]bool)
+	for _, o := range was {
+		stays[o] = true
+	}
 	for _, t := range old.Tunnels {
-		was[t.Name] = t
-		if new.Tunnel(t.Name) == nil {
+		if !stays[t] {
 			ch.Removed = append(ch.Removed, t)
 		}
 	}
 	for _, t := range new.Tunnels {
-		o := was[t.Name]
+		o := was[t]
 		if o == nil {
 			ch.Added = append(ch.Added, t)
 			continue
@@ -119,6 +126,60 @@ func Diff(old, new *Config) (*Changes, error) {
 	ch.PoliciesRemoved = missing(old.Policies, new.Policies)
 	ch.PoliciesAdded = missing(new.Policies, old.Policies)
 	return ch, nil
+}
+
+// predecessors finds what each new tunnel was: the tunnel with its SAs, whatever its name, or one of its name whose SAs no other has now.
+func predecessors(old, new []*Tunnel) map[*Tunnel]*Tunnel {
+	was := make(map[*Tunnel]*Tunnel)
+	bySA, byName := make(map[sameSAs]*Tunnel), make(map[string]*Tunnel)
+	for _, o := range old {
+		bySA[o.sas()] = o
+		byName[o.Name] = o
+	}
+	taken := make(map[*Tunnel]bool)
+	for _, t := range new {
+		if o := bySA[t.sas()]; o != nil {
+			was[t], taken[o] = o, true
+		}
+	}
+	for _, t := range new {
+		if o := byName[t.Name]; was[t] == nil && o != nil && !taken[o] {
+			was[t] = o
+		}
+	}
+	return was
+}
+
+// sameSAs is what makes the SAs of a tunnel what they are.
+type sameSAs struct {
+	transform *offload.Transform
+	esn       bool
+	outSPI    uint32
+	inSPI     uint32
+	out, in   keyID
+}
+
+func (t *Tunnel) sas() sameSAs {
+	return sameSAs{t.Transform, t.ESN, t.Out.SPI, t.In.SPI, t.Out.id, t.In.id}
+}
+
+// Was is the name under which a tunnel of the new configuration runs, its own if it has not changed.
+func (c *TunnelChange) Was(t *Tunnel) string {
+	if c.Old != nil {
+		return c.Old.Name
+	}
+	return t.Name
+}
+
+// SharesSA says whether two tunnels have an SA in common, by SPI and key: "out", "in", or "" for none.
+func (t *Tunnel) SharesSA(o *Tunnel) string {
+	switch {
+	case t.In.SPI == o.In.SPI && t.In.id == o.In.id:
+		return "in"
+	case t.Out.SPI == o.Out.SPI && t.Out.id == o.Out.id:
+		return "out"
+	}
+	return ""
 }
 
 func restart(c *Config, key, why string) *Error {
@@ -152,6 +213,7 @@ var tunnelSettings = []struct {
 	key  string
 	same func(a, b *Tunnel) bool
 }{
+	{"name", func(a, b *Tunnel) bool { return a.Name == b.Name }},
 	{"local", func(a, b *Tunnel) bool { return a.Local == b.Local }},
 	{"remote", func(a, b *Tunnel) bool { return a.Remote == b.Remote }},
 	{"link", func(a, b *Tunnel) bool { return a.Link == b.Link }},

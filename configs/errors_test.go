@@ -111,3 +111,25 @@ func TestManyMistakes(t *testing.T) {
 		t.Errorf("told %q", told)
 	}
 }
+
+// A key that was pasted where something else belongs is not in the message, whatever the setting; what is no key is shown.
+func TestPastedKeysAreNotShown(t *testing.T) {
+	for _, key := range []string{"0123456789abcdef0123456789ABCDEF", "0x0123456789abcdef0123456789abcdef01234567", "AAECAwQFBgcICQoLDA0ODxAREhM=", "q83vEjRWeJq83vEjRWeJqw"} {
+		for _, setting := range []string{"transform", "link", "local", "remote", "dscp", "local_subnets", "enc_key", "window", "local_port"} {
+			for _, value := range []string{`"` + key + `"`, `["` + key + `"]`} {
+				_, err := LoadBytes("x.toml", []byte("[[tunnel]]\n"+setting+" = "+value+"\n"))
+				if err == nil {
+					t.Fatalf("%s = %s is taken", setting, value)
+				}
+				if strings.Contains(err.Error(), key[2:14]) {
+					t.Errorf("%s = %s: %v", setting, value, err)
+				}
+			}
+		}
+	}
+	for _, s := range []string{"authenc(hmac(sha256),cbc(aes))", "2001:db8:1:2:3:4:5:6", "/var/lib/Culvert12345678901234567890", "a-rather-long-name-of-a-tunnel", "rfc7539esp(chacha20,poly1305)"} {
+		if looksLikeKey(s) {
+			t.Errorf("%q looks like a key", s)
+		}
+	}
+}

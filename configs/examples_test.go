@@ -175,3 +175,30 @@ func TestDropIns(t *testing.T) {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
 }
+
+// TestExampleKeyFiles: the command in the example makes the key files that both ends need, and they are taken.
+func TestExampleKeyFiles(t *testing.T) {
+	dir := t.TempDir()
+	text, err := Example("site-to-site-esp-ipv6")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^#   (umask .*)$`).FindSubmatch(text)
+	if m == nil {
+		t.Fatal("there is no command in it")
+	}
+	cmd := exec.Command("sh", "-c", string(m[1]))
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, name := range []string{"site-to-site-esp-ipv6.toml", "site-to-site-esp-ipv6-branch.toml"} {
+		text, err := Example(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := LoadBytes(filepath.Join(dir, name), text); err != nil || len(c.Warnings) > 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"culvert/offload"
@@ -104,7 +105,7 @@ func (l *loader) key(r *reader, p keyPart, t *offload.Transform) (offload.Key, b
 	return k, true
 }
 
-// keyFile reads a key from the file that a value names. Before the file is open, no message has the value: it may be the key.
+// keyFile reads a key from the file that a value names. Before the file is open, messages have only a value that can be no key.
 func (l *loader) keyFile(r *reader, name string, v *value) (offload.Key, bool) {
 	path, key := string(v.text), join(r.path, name)
 	pos := l.doc.pos(v.off)
@@ -122,7 +123,11 @@ func (l *loader) keyFile(r *reader, name string, v *value) (offload.Key, bool) {
 	data, st, err := read(path, maxKeyFile)
 	defer clear(data)
 	if err != nil {
-		e := fileError(pos, key, "the key file that is named here", "", err)
+		what, shown := "the key file that is named here", ""
+		if isPath(string(v.text)) {
+			what, shown = "the key file", path
+		}
+		e := fileError(pos, key, what, shown, err)
 		e.Mend += "; a relative path begins at the directory of this file, and a key itself goes into " + strings.TrimSuffix(name, "_file")
 		l.errs = append(l.errs, e)
 		return nil, false
@@ -156,6 +161,33 @@ func (l *loader) keyFile(r *reader, name string, v *value) (offload.Key, bool) {
 		return nil, false
 	}
 	return k, true
+}
+
+// keyFileNames end the names of files with keys.
+var keyFileNames = []string{".key", ".hex", ".txt", ".psk", ".secret"}
+
+// isPath reports whether a text is surely the path of a file, and no key that somebody wrote in its place: it ends as such names do,
+// and has no run of letters and digits that is as long as a key's.
+func isPath(s string) bool {
+	if len(s) > maxShown || !slices.Contains(keyFileNames, filepath.Ext(s)) {
+		return false
+	}
+	const shortest = 16 // characters of any key's part, however it is written
+	run := 0
+	for _, c := range []byte(s) {
+		switch {
+		case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9':
+			run++
+		case strings.IndexByte("/._-", c) >= 0:
+			run = 0
+		default:
+			return false
+		}
+		if run >= shortest {
+			return false
+		}
+	}
+	return true
 }
 
 // digitError is what keeps a text from being a key in hexadecimal. It says nothing of the text.

@@ -70,7 +70,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := words(c.StateDir, c.StateDirVolatile, c.Control, c.Engine, c.Workers, c.Tun, c.Log.Level, c.Log.Format, c.Metrics, c.Guard, len(c.Tunnels), len(c.Policies))
-	if want := "/var/lib/culvert false /run/culvert/control.sock  0 {culvert0 0 [] true} info text {127.0.0.1:9750} {true} 0 0"; got != want {
+	if want := "/var/lib/culvert false /run/culvert/control.sock  0 {culvert0 0 [] true} info text {127.0.0.1:9750} {true false} 0 0"; got != want {
 		t.Errorf("an empty file gives\n%s, want\n%s", got, want)
 	}
 	tn := *loadMinimal(t, "").Tunnels[0]
@@ -278,7 +278,7 @@ in = {spi = 0x1003, auth_key = "5ec3e75ec3e75ec3e75ec3e75ec3e75e00000001"}
 // with a tunnel for everything, or for the peer alone, which are meant like that.
 func TestPeerInside(t *testing.T) {
 	for _, c := range []struct{ subnet, more, want string }{
-		{"192.0.2.0/24", "", `test.toml:8:19: tunnel.branch.remote_subnets: the peer's own address 192.0.2.2 is in 192.0.2.0/24: what is sent to it goes through its tunnel too, ESP aside; a [[policy]] with action = "bypass" and remote = "192.0.2.2/32" keeps it outside`},
+		{"192.0.2.0/24", "", `test.toml:8:19: tunnel.branch.remote_subnets: the peer's own address 192.0.2.2 is in 192.0.2.0/24: what this host sends to it, such as a ping, a login or IKE, goes into its tunnel, all but ESP; a [[policy]] with action = "bypass" and remote = "192.0.2.2/32" keeps it outside`},
 		{"192.0.2.0/24", "[[policy]]\naction = \"bypass\"\nremote = \"192.0.2.2/32\"\n", ""},
 		{"0.0.0.0/0", "", ""},
 		{"192.0.2.2/32", "", ""},

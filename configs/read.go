@@ -70,6 +70,7 @@ func (l *loader) root(r *reader, c *Config) {
 
 	guard := r.sub("guard")
 	guard.boolean("enabled", &c.Guard.Enabled)
+	guard.boolean("local_by_default_route", &c.Guard.LocalByDefault)
 	guard.done()
 
 	l.ike(r.sub("ike"), c)
@@ -316,17 +317,7 @@ func (l *loader) transform(r *reader, t *Tunnel) {
 		return
 	}
 	if err != nil {
-		var names []string
-		for _, o := range offload.Transforms() {
-			if !slices.Contains(names, o.Name) {
-				names = append(names, o.Name)
-			}
-		}
-		mend := "there are " + strings.Join(names, ", ")
-		if near := nearest(name, names); near != "" {
-			mend = "perhaps " + near + " is meant; " + mend
-		}
-		r.fail("transform", bad("there is no transform "+show(name), mend))
+		r.fail("transform", bad("there is no transform "+show(name), TransformMend(name)))
 		return
 	}
 	if okKey {
@@ -488,6 +479,23 @@ func ordered[T uint64 | time.Duration](r *reader, what string, soft, hard T) {
 			"the soft limit warns before the hard one ends the SA: make it the smaller", ErrConflict,
 		})
 	}
+}
+
+// TransformMend says what to write instead of a name that no transform has, and what lists all that there are.
+func TransformMend(name string) string {
+	const list = "`culvert engines` lists all"
+	var names []string
+	for _, t := range offload.Transforms() {
+		names = append(names, t.Name)
+	}
+	near := nearest(name, names)
+	if i := slices.IndexFunc(names, func(n string) bool { return strings.Contains(n, strings.ToLower(name)) }); near == "" && len(name) > len("aes") && i >= 0 {
+		near = names[i] // without the template around it
+	}
+	if near != "" {
+		return "perhaps " + near + " is meant; " + list
+	}
+	return `write one such as "rfc4106(gcm(aes))" or "authenc(hmac(sha256),cbc(aes))"; ` + list
 }
 
 // weak warns of what RFC 8221 advises against.

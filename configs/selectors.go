@@ -347,7 +347,7 @@ func (p *policies) peersInside() {
 			continue
 		}
 		p.l.warnings = append(p.l.warnings, Warning{q.Pos, q.key, fmt.Sprintf(
-			"the peer's own address %v is in %v: what is sent to it goes through its tunnel too, ESP aside; a [[policy]] with action = \"bypass\" and remote = \"%v/%d\" keeps it outside",
+			"the peer's own address %v is in %v: what this host sends to it, such as a ping, a login or IKE, goes into its tunnel, all but ESP; a [[policy]] with action = \"bypass\" and remote = \"%v/%d\" keeps it outside",
 			peer, q.Sel.Dst, peer, peer.BitLen())})
 	}
 }

@@ -519,12 +519,43 @@ func Quote(s string) string { return show(s) }
 const maxShown = 64
 
 // show quotes a value of the document for an error message. Values of settings that hold keys, or name their files, are never
-// shown, whatever they look like; all others are.
+// shown, whatever they look like; nor are others that look like a key, which may have been pasted there.
 func show(s string) string {
+	if looksLikeKey(s) {
+		return fmt.Sprintf("what looks like a key (%d characters)", len(s))
+	}
 	if len(s) > maxShown {
 		return strconv.Quote(s[:maxShown]) + "…"
 	}
 	return strconv.Quote(s)
+}
+
+// looksLikeKey reports whether s has the hexadecimal digits of 128 bits in a row, or is the base64 of as many.
+func looksLikeKey(s string) bool {
+	digits := 0
+	var upper, lower, number bool
+	base64 := len(s) >= 22 && s[0] != '/'
+	for _, c := range []byte(s) {
+		if isHex(c) {
+			digits++
+		} else {
+			digits = 0
+		}
+		if digits == 32 {
+			return true
+		}
+		switch {
+		case c >= 'A' && c <= 'Z':
+			upper = true
+		case c >= 'a' && c <= 'z':
+			lower = true
+		case c >= '0' && c <= '9':
+			number = true
+		case c != '+' && c != '/' && c != '-' && c != '_' && c != '=':
+			base64 = false
+		}
+	}
+	return base64 && upper && lower && number
 }
 
 // maxName is longer than the name of any setting, and shorter than any key in hexadecimal digits.

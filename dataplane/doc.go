@@ -7,8 +7,9 @@
 //	in    inbound.go   fill → admit (sa.Inbound) → ring.go [open] → accept: encapsulate.go, ecn.go, mss.go → coalesce.go
 //
 // hold.go keeps packets that wait for an SA, tell.go tells of them and of peers that have moved.
-// plane.go puts the lanes together, links.go gives them outer links and takes them away while they run, drops.go lists every cause of a drop, stats.go keeps the books, icmp.go makes the
-// packet-too-big messages, checksum.go the sums. Package link, below, moves the packets.
+// plane.go puts the lanes together, links.go gives them outer links and takes them away while they run, drops.go lists every
+// cause of a drop, stats.go keeps the books, sighting.go the last packets that were refused, icmp.go makes the packet-too-big
+// messages, checksum.go the sums. Package link, below, moves the packets.
 //
 // A lane is one direction of one queue: one goroutine that runs its packets to completion. There is no channel, no lock
 // and no allocation per packet; the bursts' memory is made at start. With an engine that finishes inside Submit a lane has

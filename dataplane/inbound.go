@@ -163,6 +163,7 @@ func (l *inbound) take(m *link.RxMsg, b *inBurst, jobs *offload.Burst) (full boo
 			l.books.now.InFlight++
 		} else {
 			l.books.drop(cause, 1)
+			l.books.sights.refused(cause, p, m.From)
 		}
 		if l.off = end; end == len(m.Buf) {
 			l.msg, l.off = l.msg+1, 0
@@ -242,6 +243,7 @@ func (l *inbound) complete(i int) {
 		l.books.drop(cause, 1)
 		l.books.now.InFlight--
 		l.refused.add(&l.books, m.state, cause)
+		l.books.sights.opened(cause, m, &l.flow)
 	}
 	run.flushIn(&l.books, now)
 	l.refused.flush(&l.books)

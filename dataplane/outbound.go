@@ -182,6 +182,7 @@ func (l *outbound) take(b *outBurst, jobs *offload.Burst) bool {
 				l.park(b.snap, l.acquire)
 				return true
 			}
+			l.books.sights.unclassified(cause, &l.flow, l.split.Count())
 			l.lose(cause)
 			return true
 		}
@@ -425,7 +426,9 @@ func (l *outbound) transmit(tx *outerTx) {
 		l.books.now.BytesOut += uint64(len(m.Buf))
 		if m.Failed > 0 {
 			l.books.now.BytesOut -= uint64(min(m.Failed*m.SegSize, len(m.Buf)))
-			l.books.drop(sendCause(m.Err), m.Failed)
+			cause := sendCause(m.Err)
+			l.books.drop(cause, m.Failed)
+			l.books.sights.unsent(cause, m)
 		}
 	}
 	clear(tx.msgs)

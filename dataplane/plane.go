@@ -227,6 +227,15 @@ func (p *Plane) Stats() []LaneStats {
 	return all
 }
 
+// Sightings gives what each lane remembers of packets that it refused. It may be called at any time.
+func (p *Plane) Sightings() []Sighting {
+	all := p.out.books.readSights(nil, "outbound")
+	for i, l := range p.in {
+		all = l.books.readSights(all, "inbound "+p.cfg.Outers[i].Name())
+	}
+	return all
+}
+
 // ringDepth is how many bursts a lane has: one is enough when the engine finishes inside Submit, and keeps the cache warm.
 func ringDepth(async bool) int {
 	if async {

@@ -66,6 +66,7 @@ type books struct {
 	now       Counters
 	mu        sync.Mutex
 	published Counters
+	sights    sights
 
 	lane    int             // whose they are, as SAs' owners are called
 	owed    [maxOwed]debtor // SAs that have counted what they have not shown
@@ -116,6 +117,7 @@ func (b *books) drop(c Cause, n int) { b.now.Drops[c] += uint64(n) }
 func (b *books) publish() {
 	b.mu.Lock()
 	b.published = b.now
+	b.sights.publish()
 	b.mu.Unlock()
 }
 

@@ -75,7 +75,8 @@ const finished = math.MinInt64 / 2
 // retiree is an SA of either direction.
 type retiree interface {
 	Params() *Params
-	place(p *Params) // at another endpoint
+	place(p *Params)  // at another endpoint
+	rename(p *Params) // at the same one
 	wipe() error
 }
 
@@ -226,6 +227,7 @@ type Tx struct {
 	added   map[retiree]func()   // in the draft and never before; the function makes it the DB's
 	removed map[retiree]struct{} // in the present snapshot and not in the draft
 	moved   map[retiree]*Params  // what an SA's parameters will be
+	renamed map[retiree]*Params  // the same, of those that stay where they are
 	dirty   bool
 	done    bool
 }
@@ -250,7 +252,7 @@ func (d *DB) update(f func(tx *Tx) error) error {
 			db: d, version: old.version + 1, lookup: old.lookup, ord: old.ord,
 			inbounds: old.inbounds, outbounds: old.outbounds, policies: old.policies,
 		},
-		added: map[retiree]func(){}, removed: map[retiree]struct{}{}, moved: map[retiree]*Params{},
+		added: map[retiree]func(){}, removed: map[retiree]struct{}{}, moved: map[retiree]*Params{}, renamed: map[retiree]*Params{},
 	}
 	tx.draft.inbounds.owned, tx.draft.outbounds.owned, tx.draft.policies.owned = false, false, false
 	defer func() { tx.done = true }()
@@ -274,6 +276,9 @@ func (tx *Tx) commit(old *Snapshot) {
 		if i, ok := r.(*Inbound); ok && p.Link != was {
 			old.moved = append(old.moved, moved{i, i.moves}) // only a transaction moves SAs, and there is but one
 		}
+	}
+	for r, p := range tx.renamed {
+		r.rename(p)
 	}
 	old.next = tx.draft
 	for r := range tx.removed {
@@ -318,6 +323,9 @@ func (tx *Tx) begin() error {
 // params are an SA's parameters as the transaction has them.
 func (tx *Tx) params(r retiree) *Params {
 	if p := tx.moved[r]; p != nil {
+		return p
+	}
+	if p := tx.renamed[r]; p != nil {
 		return p
 	}
 	return r.Params()
@@ -473,6 +481,7 @@ func (tx *Tx) MoveOutbound(o *Outbound, to Endpoint) error {
 	tx.draft.outbounds.delete(k.hash(), k)
 	tx.draft.outbounds.set(moved.hash(), moved, e)
 	tx.moved[o] = p
+	delete(tx.renamed, o) // p has the name
 	return nil
 }
 
@@ -490,7 +499,46 @@ func (tx *Tx) MoveInbound(i *Inbound, to Endpoint) error {
 		return err
 	}
 	tx.moved[i] = p
+	delete(tx.renamed, i)
 	return nil
+}
+
+// RenameOutbound gives an SA the name of another tunnel. Everything else goes on as it is. ErrNotFound.
+func (tx *Tx) RenameOutbound(o *Outbound, name string) error {
+	if err := tx.begin(); err != nil {
+		return err
+	}
+	if _, _, err := tx.entry(o); err != nil {
+		return err
+	}
+	tx.rename(o, name)
+	return nil
+}
+
+// RenameInbound gives an SA the name of another tunnel, whose policies then say what may come through it. To snapshots from before it
+// has its old name, so that a packet is judged by policies and names of one time. ErrNotFound.
+func (tx *Tx) RenameInbound(i *Inbound, name string) error {
+	if err := tx.begin(); err != nil {
+		return err
+	}
+	if err := tx.hasInbound(i); err != nil {
+		return err
+	}
+	tx.rename(i, name)
+	return nil
+}
+
+func (tx *Tx) rename(r retiree, name string) {
+	c := *tx.params(r) // shares the keys' memory: there is one key to wipe
+	if c.since != tx.draft.version {
+		c.was, c.since = c.Name, tx.draft.version
+	}
+	c.Name = name
+	if tx.moved[r] != nil {
+		tx.moved[r] = &c
+	} else {
+		tx.renamed[r] = &c
+	}
 }
 
 // AddPolicy adds a policy behind those of its priority. Its name must be new in its direction, and its outbound SA must have
@@ -553,7 +601,7 @@ func (tx *Tx) Attach(o *Outbound) (int, error) {
 		return 0, err
 	}
 	p := tx.params(o)
-	return tx.point(func(r *rule) bool { return r.owns(p) }, o), nil
+	return tx.point(func(r *rule) bool { return r.owns(p, tx.draft.version) }, o), nil
 }
 
 // Repoint makes all policies that point to one outbound SA point to another, or with nil to none, and says how many those are.
@@ -701,10 +749,10 @@ func (s *Snapshot) AllowedIn(i *Inbound, f *Flow) bool {
 		return false
 	}
 	p := i.Params()
-	if r.owns(p) {
+	if r.owns(p, s.version) {
 		return true
 	}
-	own := search{flow: f, owner: p}
+	own := search{flow: f, owner: p, at: s.version}
 	s.lookup[In].find(In, &own)
 	return own.best != nil && own.best.Action == Protect && own.best.Priority == r.Priority
 }

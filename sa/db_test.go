@@ -389,6 +389,45 @@ func TestMove(t *testing.T) {
 	}
 }
 
+// An SA that is renamed keeps its state and its peer; what may come through it is what the policies of its name say, of one time: to a
+// snapshot from before it has the name of before.
+func TestRename(t *testing.T) {
+	d := NewDB()
+	p := params(t, 257)
+	p.Name = "old"
+	i, o := inbound(t, p), outbound(t, params(t, 256))
+	in := func(name string) Policy { return Policy{Name: name, Dir: In, Action: Protect, Tunnel: name} }
+	update(t, d, func(tx *Tx) error { return errors.Join(tx.AddInbound(i), tx.AddOutbound(o), tx.AddPolicy(in("old"))) })
+	before := d.Acquire()
+	peer := netip.MustParseAddrPort("192.0.2.77:4500")
+	o.SetPeer(peer)
+	mustNext(t, o.seq)
+	i.Advance(9)
+	update(t, d, func(tx *Tx) error {
+		return errors.Join(tx.RenameInbound(i, "middle"), tx.RenameInbound(i, "new"), tx.RenameOutbound(o, "new"), tx.RemovePolicy(In, "old"), tx.AddPolicy(in("new")))
+	})
+	after := d.Acquire()
+	flow := &Flow{Src: netip.MustParseAddr("10.2.0.1"), Dst: netip.MustParseAddr("10.1.0.1"), Proto: 17}
+	if !before.AllowedIn(i, flow) || !after.AllowedIn(i, flow) {
+		t.Errorf("allowed: before %v, after %v", before.AllowedIn(i, flow), after.AllowedIn(i, flow))
+	}
+	// The old name is another's from here on.
+	update(t, d, func(tx *Tx) error { return errors.Join(tx.RemovePolicy(In, "new"), tx.AddPolicy(in("old"))) })
+	last := d.Acquire()
+	if last.AllowedIn(i, flow) {
+		t.Error("the SA still has its old name")
+	}
+	if i.Params().Name != "new" || o.Params().Name != "new" || o.Peer() != peer || i.Check(9) != Duplicate || mustNext(t, o.seq) != 2 {
+		t.Error("the renaming has lost something")
+	}
+	if err := d.Update(func(tx *Tx) error { return tx.RenameInbound(inbound(t, params(t, 300)), "x") }); !errors.Is(err, ErrNotFound) {
+		t.Errorf("one that is not there: %v", err)
+	}
+	before.Release()
+	after.Release()
+	last.Release()
+}
+
 // A snapshot that is released too often is a mistake that shows at once.
 func TestDoubleReleasePanics(t *testing.T) {
 	d := NewDB()

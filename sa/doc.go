@@ -12,8 +12,10 @@
 //	sequence.go  Sequence: numbers handed out, one at a time
 //	store.go     Store: marks on disk ahead of the numbers in use
 //	received.go  Received: marks on disk ahead of the numbers accepted
-//	memory.go    the exact numbers accepted, in memory that outlives the process
+//	memory.go    the numbers accepted and used, in memory that outlives the process
 //	marks.go     the store's file, byte by byte, and how it is written durably
+//	heal.go      a directory that is taken away from a running store is made again
+//	own.go       directories and files that others could change are refused
 //	volatile.go  directories that a reboot empties
 //	selector.go  Selector, PortRange, Flow: which packets are meant, and as text
 //	policy.go    Policy, Conflicts
@@ -50,7 +52,8 @@
 //
 // # A packet's number, out and in
 //
-//	out  NextSeq                 the number is below the mark on disk, so it is never handed out again
+//	out  NextSeq                 the number is below the mark on disk, so it is never handed out again; the mark moves back to the
+//	                             last number used only when no lane can take one any more
 //	in   Seq, CheckSeq           before the ICV: which 64-bit number is it, and can it be fresh
 //	     [open with that number]
 //	     Advance                 after the ICV, with the same number: check again, for a copy may have come in between, and record
@@ -71,6 +74,6 @@
 // The other choice after a power failure, to go on at the last number known and accept what may be repeated, would let anybody who
 // has recorded packets replay them; refusing fresh ones ends by itself. When the disk is slower than the numbers, packets beyond the
 // mark are dropped under a cause of their own, NotMarked, rather than accepted without a record; the next mark that is asked for
-// is further ahead. So are the first packets after the numbers have leapt beyond the mark, as a peer's do that has restarted,
-// for as long as the disk takes.
+// is further ahead. So are the first packets after the numbers have leapt beyond the mark, as a peer's do after a power failure
+// (Store), for as long as the disk takes.
 package sa

@@ -204,6 +204,8 @@ func (m moved) handOver() {
 	}
 }
 
+func (i *Inbound) rename(p *Params) { i.params.Store(p) }
+
 // wipe ends the SA: nothing can be opened with it any more.
 func (i *Inbound) wipe() error {
 	defer i.life.wiped.Store(true)

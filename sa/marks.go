@@ -44,7 +44,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type mark struct {
 	used    bool
 	in      bool
-	gen     uint32 // inbound: which record in memory belongs to it
+	gen     uint32 // which record in memory belongs to it; 0: none
 	id      SequenceID
 	next    uint64
 	written time.Time
@@ -76,8 +76,8 @@ func (m *mark) encode(slot int) [recordLen]byte {
 		}
 		if m.in {
 			rec[1] |= flagIn
-			binary.BigEndian.PutUint32(rec[56:], m.gen)
 		}
+		binary.BigEndian.PutUint32(rec[56:], m.gen)
 		binary.BigEndian.PutUint32(rec[4:], m.id.SPI)
 		binary.BigEndian.PutUint64(rec[8:], m.next)
 		copy(rec[16:32], m.id.KeyID[:])
@@ -133,9 +133,8 @@ func decodeMarks(b []byte) ([]mark, error) {
 			m := &marks[i]
 			m.used = true
 			m.id.ESN = rec[1]&flagESN != 0
-			if m.in = rec[1]&flagIn != 0; m.in {
-				m.gen = binary.BigEndian.Uint32(rec[56:])
-			}
+			m.in = rec[1]&flagIn != 0
+			m.gen = binary.BigEndian.Uint32(rec[56:])
 			m.id.SPI = binary.BigEndian.Uint32(rec[4:])
 			m.next = binary.BigEndian.Uint64(rec[8:])
 			m.id.KeyID = [16]byte(rec[16:32])
@@ -161,6 +160,9 @@ type disk interface {
 	replace(b []byte) error // the whole content; durable when it returns, and the old content or the new at any moment
 	close() error
 	String() string // the file's name, for errors
+
+	intact() error                     // nil if what is written is where the next process will look for it
+	reopen() (found []byte, err error) // after intact has said no: makes the way for replace, and gives what is there now, if it is not ours
 }
 
 // dirDisk is the store's directory.
@@ -172,52 +174,78 @@ type dirDisk struct {
 
 // openDir makes and locks a directory and reads its marks, nil if there is no such file.
 func openDir(dir string) (*dirDisk, []byte, error) {
-	fail := func(err error) (*dirDisk, []byte, error) {
-		if errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission) {
-			return nil, nil, fmt.Errorf("sa: sequence store: %w. The gateway must be able to write there: "+
-				"choose a directory that lasts and is its own", err)
-		}
-		return nil, nil, fmt.Errorf("sa: sequence store: %w", err)
-	}
+	fail := func(err error) (*dirDisk, []byte, error) { return nil, nil, unusable(err) }
 	if err := makeDir(dir); err != nil {
 		return fail(err)
 	}
 	d := &dirDisk{}
 	var err error
-	if d.dir, err = os.Open(dir); err != nil {
-		return fail(err)
-	}
-	if d.lock, err = os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
-		d.close()
-		return fail(err)
-	}
-	if err := flock(d.lock); err != nil {
-		holder := lockHolder(d.lock)
-		d.close()
-		if err == syscall.EWOULDBLOCK {
-			return nil, nil, fmt.Errorf("sa: %w: %s is locked by %s; stop that one, or give each gateway a directory of its own",
-				ErrStoreBusy, dir, holder)
-		}
-		return fail(fmt.Errorf("lock %s: %w", d.lock.Name(), err))
-	}
-	// Who holds the lock is for error messages only, so it does not matter if this fails.
-	if d.lock.Truncate(0) == nil {
-		d.lock.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
-	}
-	name := filepath.Join(dir, marksName)
-	// Not through a link, and nothing but a file: the content of a device might never end.
-	if d.file, err = os.OpenFile(name, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0); errors.Is(err, fs.ErrNotExist) {
-		return d, nil, nil
+	if d.dir, d.lock, err = lockDir(dir); errors.Is(err, ErrStoreBusy) {
+		return nil, nil, fmt.Errorf("sa: %w", err)
 	} else if err != nil {
-		d.close()
 		return fail(err)
 	}
-	content, err := readMarks(d.file)
-	if err != nil {
+	content := []byte(nil)
+	if d.file, content, err = openMarks(d.String()); err != nil {
 		d.close()
 		return fail(err)
 	}
 	return d, content, nil
+}
+
+// unusable is a system's error about the directory for people.
+func unusable(err error) error {
+	if errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("sa: sequence store: %w. The gateway must be able to write there: "+
+			"choose a directory that lasts and is its own", err)
+	}
+	return fmt.Errorf("sa: sequence store: %w", err)
+}
+
+// lockDir opens a directory and takes its lock, if both are nobody else's.
+func lockDir(dir string) (d, lock *os.File, err error) {
+	if d, err = os.Open(dir); err != nil {
+		return nil, nil, err
+	}
+	if err := ownDir(d); err != nil {
+		d.Close()
+		return nil, nil, err
+	}
+	if lock, err = openOwn(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE); err != nil {
+		d.Close()
+		return nil, nil, err
+	}
+	if err := flock(lock); err != nil {
+		holder := lockHolder(lock)
+		lock.Close()
+		d.Close()
+		if err == syscall.EWOULDBLOCK {
+			return nil, nil, fmt.Errorf("%w: %s is locked by %s; stop that one, or give each gateway a directory of its own",
+				ErrStoreBusy, dir, holder)
+		}
+		return nil, nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	// Who holds the lock is for error messages only, so it does not matter if this fails.
+	if lock.Truncate(0) == nil {
+		lock.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
+	}
+	return d, lock, nil
+}
+
+// openMarks opens the file of marks and reads it; both are nil if there is none.
+func openMarks(name string) (*os.File, []byte, error) {
+	f, err := openOwn(name, os.O_RDWR)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	} else if err != nil {
+		return nil, nil, err
+	}
+	content, err := readMarks(f)
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, content, nil
 }
 
 // maxMarks bounds the file of marks: a million keys.
@@ -228,8 +256,8 @@ func readMarks(f *os.File) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !st.Mode().IsRegular() || st.Size() > maxMarks {
-		return nil, fmt.Errorf("%s is not a file of marks: %v, %d bytes; move it away, and give every SA new keys", f.Name(), st.Mode(), st.Size())
+	if st.Size() > maxMarks {
+		return nil, fmt.Errorf("%s is not a file of marks: %d bytes; move it away, and give every SA new keys", f.Name(), st.Size())
 	}
 	return io.ReadAll(io.LimitReader(f, maxMarks))
 }
@@ -297,18 +325,15 @@ func (d *dirDisk) sync() error {
 	if err := d.file.Sync(); err != nil {
 		return err
 	}
-	st, err := d.file.Stat()
-	if err != nil {
-		return err
-	}
-	if st.Sys().(*syscall.Stat_t).Nlink == 0 {
-		return errors.New("the file was removed while it was in use")
-	}
-	return nil
+	return d.intact()
 }
 
 func (d *dirDisk) replace(b []byte) error {
-	f, err := os.OpenFile(d.String()+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	// What a process left that was killed here is of no use. A new file is nobody else's, by whatever name.
+	if err := os.Remove(d.String() + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := openOwn(d.String()+".new", os.O_RDWR|os.O_CREATE|os.O_EXCL)
 	if err != nil {
 		return err
 	}

@@ -11,10 +11,12 @@ import (
 )
 
 // tops is a file in memory that outlives the process, though not the machine: a mapped tmpfs, to which a lane writes without a
-// system call, and without ever waiting for a disk. It holds the exact highest number of each inbound SA.
+// system call, and without ever waiting for a disk. It holds the exact highest number of each inbound SA, and for each outbound one
+// a number that lies just beyond all that were used.
 type tops struct {
-	f   *os.File
-	mem []byte
+	f    *os.File
+	path string // of f, which may have moved since it was opened
+	mem  []byte
 }
 
 // topRecord is one slot's, in the machine's byte order. It counts only if everything in it agrees with the mark on disk.
@@ -33,20 +35,44 @@ var topsDirs = []string{"/dev/shm", "/run"}
 
 // openTops opens the file that belongs to a store's directory, for that many slots.
 func openTops(dir *os.File, slots int) (*tops, error) {
-	st, err := dir.Stat()
+	name, err := topsName(dir)
 	if err != nil {
 		return nil, err
 	}
-	sys := st.Sys().(*syscall.Stat_t)
-	name := fmt.Sprintf("culvert-%x-%x", sys.Dev, sys.Ino)
 	err = errors.New("there is no directory for it")
-	for _, d := range topsDirs {
+	// A store that is in memory itself has it with it, so that they are removed together.
+	for _, d := range append([]string{dir.Name()}, topsDirs...) {
 		var t *tops
 		if t, err = openTopsAt(d, name, slots); err == nil {
 			return t, nil
 		}
 	}
 	return nil, err
+}
+
+// topsName is what the file of a store's directory is called.
+func topsName(dir *os.File) (string, error) {
+	st, err := dir.Stat()
+	if err != nil {
+		return "", err
+	}
+	sys := st.Sys().(*syscall.Stat_t)
+	return fmt.Sprintf("culvert-%x-%x", sys.Dev, sys.Ino), nil
+}
+
+// follow renames the file when the store's directory has become another one.
+func (t *tops) follow(dir *os.File) {
+	if t == nil {
+		return
+	}
+	name, err := topsName(dir)
+	if err != nil {
+		return
+	}
+	// Without, a kill costs what a power failure costs.
+	if path := filepath.Join(filepath.Dir(t.path), name); path != t.path && os.Rename(t.path, path) == nil {
+		t.path = path
+	}
 }
 
 func openTopsAt(dir, name string, slots int) (*tops, error) {
@@ -62,7 +88,7 @@ func openTopsAt(dir, name string, slots int) (*tops, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tops{f: f}
+	t := &tops{f: f, path: f.Name()}
 	st, err := f.Stat()
 	if err == nil {
 		sys := st.Sys().(*syscall.Stat_t)
@@ -125,6 +151,13 @@ func (t *tops) keep(slot int, id [16]byte, gen uint32, top uint64) *topRecord {
 	return r
 }
 
+// forget makes a slot's record worth nothing.
+func (t *tops) forget(slot int) {
+	if r := t.record(slot); r != nil {
+		r.gen = 0
+	}
+}
+
 func (r *topRecord) set(top uint64) { r.top, r.not = top, ^top }
 
 // close closes the file, and removes it if nothing in it is of use any more.
@@ -134,7 +167,7 @@ func (t *tops) close(remove bool) error {
 	}
 	var err error
 	if remove {
-		if err = os.Remove(t.f.Name()); errors.Is(err, fs.ErrNotExist) {
+		if err = os.Remove(t.path); errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
 	}

@@ -102,6 +102,8 @@ func (o *Outbound) place(p *Params) {
 	o.setMTU(p.PathMTU, 0)
 }
 
+func (o *Outbound) rename(p *Params) { o.params.Store(p) }
+
 // Params are the SA's present parameters; they are not to be changed. When the SA moves, later calls give others.
 func (o *Outbound) Params() *Params { return o.params.Load() }
 

@@ -173,6 +173,11 @@ type Params struct {
 	Link    int    // index of the data plane's outer link
 	PathMTU int    // outbound: bytes of the largest outer packet, outer IP header included; 0: DefaultMTU
 	Reqid   uint32 // ties the SA to policies; 0: the name does
+
+	// was is the name before the last Tx.Rename, and since the version of the snapshot from which on that holds: a lane that still has the
+	// policies of before asks them by the name of before.
+	was   string
+	since uint64
 }
 
 // Sizes of outer packets, in bytes.
@@ -305,6 +310,14 @@ func (p *Params) ValidateFor(dir Dir) error {
 // label names the SA in errors: `"office" spi 0xc1234567`.
 func (p *Params) label() string {
 	return fmt.Sprintf("%q spi 0x%08x", p.Name, p.SPI)
+}
+
+// nameAt is the name as the policies of a snapshot know it.
+func (p *Params) nameAt(version uint64) string {
+	if version < p.since {
+		return p.was
+	}
+	return p.Name
 }
 
 // clone is a copy whose keys have memory of their own.

@@ -68,12 +68,12 @@ func (p *Policy) Validate() error {
 	return nil
 }
 
-// owns reports whether packets that an inbound SA carried are the policy's.
-func (p *Policy) owns(i *Params) bool {
+// owns reports whether packets that an inbound SA carried are the policy's, which is of the snapshot of that version.
+func (p *Policy) owns(i *Params, version uint64) bool {
 	if p.Reqid != 0 {
 		return p.Reqid == i.Reqid
 	}
-	return p.Tunnel != "" && p.Tunnel == i.Name
+	return p.Tunnel != "" && p.Tunnel == i.nameAt(version)
 }
 
 // sameEffect reports whether it makes no difference which of the two decides.

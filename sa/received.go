@@ -62,6 +62,9 @@ func (s *Store) Received(spi uint32, dst netip.Addr, k offload.Keys) (*Received,
 	if known && s.received[slot] != nil {
 		return nil, fmt.Errorf("sa: sequence store: %w: inbound spi 0x%08x has this key already; give the new SA new keys, or wait until the old one is gone", ErrStoreBusy, spi)
 	}
+	if err := s.settle(); err != nil {
+		return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
+	}
 	if err := s.add(id); err != nil {
 		return nil, err
 	}
@@ -76,9 +79,7 @@ func (s *Store) Received(spi uint32, dst netip.Addr, k offload.Keys) (*Received,
 		r.top = exact
 	}
 	r.limit = r.beyond(r.top, r.head)
-	var gen [4]byte
-	rand.Read(gen[:]) // never fails
-	m.in, m.gen, m.next, m.written = true, binary.BigEndian.Uint32(gen[:])|1, r.limit, s.now()
+	m.in, m.gen, m.next, m.written = true, newGen(), r.limit, s.now()
 	if err := s.commit(map[int]uint64{slot: 0}); err != nil {
 		*m = was
 		return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
@@ -88,6 +89,13 @@ func (s *Store) Received(spi uint32, dst netip.Addr, k offload.Keys) (*Received,
 	r.memory = s.memory.keep(slot, id.KeyID, m.gen, r.top)
 	s.received[slot] = r
 	return r, nil
+}
+
+// newGen tells what is written to memory from now on from all that was written there before. It is never 0.
+func newGen() uint32 {
+	var gen [4]byte
+	rand.Read(gen[:]) // never fails
+	return binary.BigEndian.Uint32(gen[:]) | 1
 }
 
 // receivedID names the numbers of an inbound SA: an outbound one may have the same key.

@@ -507,6 +507,32 @@ func TestMemoryIsOurOwn(t *testing.T) {
 	}
 }
 
+// A store that is in memory has its memory with it, and not where nobody would remove it.
+func TestMemoryInTheDirectory(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "culvert-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	var st syscall.Stat_t
+	if err := syscall.Stat(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	s := openStore(t, dir)
+	if err := s.Memory(); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("culvert-%x-%x", st.Dev, st.Ino)
+	if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+		t.Error(err)
+	}
+	for _, d := range topsDirs {
+		if _, err := os.Stat(filepath.Join(d, name)); err == nil {
+			t.Errorf("it is in %s", d)
+		}
+	}
+}
+
 // A record in memory counts only if the process that wrote it is the one that wrote the mark last, and had finished.
 func TestMemoryMustAgree(t *testing.T) {
 	dir := t.TempDir()

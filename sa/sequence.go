@@ -26,13 +26,16 @@ func lastSeq(esn bool) uint64 {
 
 // Sequence hands out an outbound SA's sequence numbers: strictly rising, each once, from 1.
 //
-// Those of a Store have been reserved on disk before, by a goroutine that works ahead of need; after a restart the numbers go
-// on behind the last reservation. Those of NewVolatileSequence live in memory only.
+// Those of a Store have been reserved on disk before, by a goroutine that works ahead of need. Close gives back what was not used,
+// so after a stop in order the numbers go on where they were; how far they leap otherwise is said at Store. Those of
+// NewVolatileSequence live in memory only.
 type Sequence struct {
 	// The lane's.
 	at, end uint64 // at to end-1 may be handed out
 	warn    uint64 // the number at which the next reservation is asked for
 	last    uint64 // the one handed out last
+	shown   uint64 // the memory says that all numbers below may have been used
+	memory  *topRecord
 
 	// Between the lane and the store's goroutine, which take turns. The turn says whose the fields beside it are.
 	turn  atomic.Uint32
@@ -69,7 +72,7 @@ type span struct{ lo, hi uint64 }
 // away, because IVs are random, but a peer that has kept the SA has kept its window too: it drops all packets as replays
 // until their numbers pass the highest it has seen.
 func NewVolatileSequence() *Sequence {
-	return &Sequence{at: 1, end: lastSeq(true) + 1}
+	return &Sequence{at: 1, end: lastSeq(true) + 1, shown: math.MaxUint64}
 }
 
 // Volatile reports whether the numbers are kept in memory only.
@@ -102,6 +105,7 @@ func (s *Sequence) SkipPast(n uint64) error {
 	if n+1 < s.end {
 		s.at = n + 1
 		s.warn = max(s.warn, s.at)
+		s.remember(s.at)
 		return nil
 	}
 	if s.store == nil {
@@ -118,6 +122,9 @@ func (s *Sequence) next() (uint64, error) {
 		}
 	}
 	n := s.at
+	if n >= s.shown {
+		s.remember(n + min(s.end-n, memoryStep))
+	}
 	s.at++
 	s.last = n
 	if n == s.warn {
@@ -143,7 +150,17 @@ func (s *Sequence) refill() error {
 func (s *Sequence) take() {
 	s.at, s.end = s.spare.lo, s.spare.hi
 	s.warn = s.at + (s.end-s.at)/2
+	s.remember(s.at)
 	s.turn.Store(idle)
+}
+
+// remember makes the memory say, before the first of them is used, that all numbers below n may have been.
+func (s *Sequence) remember(n uint64) {
+	s.shown = math.MaxUint64
+	if s.memory != nil {
+		s.shown = n
+		s.memory.set(n)
+	}
 }
 
 // ask wakes the store's goroutine, once until it has answered.
@@ -155,7 +172,9 @@ func (s *Sequence) ask() {
 	}
 }
 
-// Close ends reservations. Numbers that were reserved and not used are never used.
+// Close ends the sequence, when no lane can take a number from it any more, and gives back what was reserved and not used, unless
+// another sequence of the key has got numbers beyond. The disk learns of it soon, and at the latest when the store closes; until
+// then its mark is only higher than it need be. A closed sequence hands out nothing: ErrSeqNotReserved.
 func (s *Sequence) Close() error {
 	if s.store != nil {
 		s.store.drop(s)

@@ -241,6 +241,7 @@ func withNear(t *bart.Fast[*nearNode], r *rule, near netip.Prefix) *bart.Fast[*n
 type search struct {
 	flow  *Flow
 	owner *Params // only policies of this inbound SA; nil: all
+	at    uint64  // with an owner: the snapshot's version
 	best  *rule
 	// shadow is the first rule that might have matched, had the flow's ports been known, and that does not let it pass in clear.
 	shadow *rule
@@ -284,7 +285,7 @@ func (q *search) scan(list rules, near netip.Addr) {
 		if q.best != nil && q.best.rank.before(r.rank) {
 			return
 		}
-		if q.owner != nil && !r.owns(q.owner) || !matchAddr(r.near, near) {
+		if q.owner != nil && !r.owns(q.owner, q.at) || !matchAddr(r.near, near) {
 			continue
 		}
 		if r.Sel.matchRest(q.flow) {

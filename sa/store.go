@@ -6,7 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -23,12 +26,16 @@ var (
 // How far reservations go.
 const (
 	// The least, however slow an SA is: it may become fast at any time, and half of this lasts 32 ms at a million packets a
-	// second, enough for a disk. A restart loses at most this much of an idle SA's 2^32 numbers.
+	// second, enough for a disk. A power failure loses at most this much of an idle SA's 2^32 numbers.
 	minChunk   = 1 << 16
 	firstChunk = 1 << 17 // until a rate is known
 	maxChunk   = 1 << 28
 	ahead      = 4 * time.Second // what a reservation lasts; at least half of it is left when the next one is asked for
 	retry      = time.Second     // after the disk has refused
+
+	// By how much the memory that outlives the process is ahead, so that a lane writes to it now and then and not with each packet.
+	// It is less than any peer's mark is ahead of what that has accepted.
+	memoryStep = 64
 )
 
 // KeyID names a key without telling anything about it: HMAC-SHA256 with the key over a fixed text, cut to 16 bytes.
@@ -54,11 +61,18 @@ type SequenceID struct {
 }
 
 // Store keeps on disk, for every key, a mark ahead of all numbers that have been used with it. A mark is durable before a
-// number below it is handed out, so whenever the process ends, however it ends, going on at the mark repeats nothing. What
-// lies between the last number used and the mark is lost: a few seconds' worth.
+// number below it is handed out, so whenever the process ends, however it ends, going on at the mark repeats nothing. A key that
+// comes back goes on
 //
-// A key that comes back goes on at its mark. Two sequences of one key at a time are possible, as when an SA is replaced by
-// itself at another address: their reservations are disjoint.
+//	after Sequence.Close    at the number behind the last one used: the mark was moved back there
+//	after a kill            at most 64 numbers later, which memory that outlives the process tells (Store.Memory)
+//	after a power failure,  at the mark on disk: what lies between the last number used and the mark is lost, a few seconds' worth,
+//	or a kill without it    and at most 131,072 numbers of an SA that has been slow
+//
+// Two sequences of one key at a time are possible, as when an SA is replaced by itself at another address: their reservations are
+// disjoint. Then the memory tells nothing of the key.
+//
+// Its directory and files are root's or the user's who runs the process, and nobody else can write them: ErrStoreExposed.
 //
 // The directory must last as long as the keys do, and never go back in time: an old copy of it, from a backup or with the
 // snapshot of a virtual machine, has marks that lie behind numbers in use.
@@ -82,17 +96,20 @@ type Store struct {
 	batch   []*Sequence // scratch of extend
 	suspect bool        // the last sync failed: what the file holds is unknown until it is replaced
 	err     error
+	mended  Mended
 	closed  bool
 	created bool // there was no file of marks
 
 	received  map[int]*Received // open ones, by slot
 	final     map[int]uint64    // by slot: exact marks of closed ones that are not on disk yet
+	returned  map[int]struct{}  // slots whose marks have moved back, which the disk does not know yet
 	memory    *tops             // nil: there is none
 	memoryErr error             // why not
 }
 
 // OpenStore opens the store in a directory, which it makes if need be, and locks it. Errors wrap ErrStoreBusy if another process
-// has it, ErrStoreCorrupt if the file cannot be trusted, or are the system's.
+// has it, ErrStoreCorrupt if the file cannot be trusted, ErrStoreExposed if others than root and this user own the directory or a file in it or can
+// write there, or are the system's.
 func OpenStore(dir string) (*Store, error) {
 	d, content, err := openDir(dir)
 	if err != nil {
@@ -107,8 +124,8 @@ func OpenStore(dir string) (*Store, error) {
 	return s, nil
 }
 
-// Memory is nil if the exact numbers received outlive the process in memory, and else why not: then a kill costs inbound SAs what a
-// power failure costs them.
+// Memory is nil if the numbers in use outlive the process in memory, and else why not: then a kill costs SAs what a power failure
+// costs them.
 func (s *Store) Memory() error { return s.memoryErr }
 
 // loadStore makes a store of what a disk holds, nil if nothing. It does not work ahead yet.
@@ -116,7 +133,7 @@ func loadStore(d disk, content []byte) (*Store, error) {
 	s := &Store{
 		now: time.Now, disk: d, byKey: map[[16]byte]int{}, open: map[*Sequence]struct{}{},
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
-		received: map[int]*Received{}, final: map[int]uint64{},
+		received: map[int]*Received{}, final: map[int]uint64{}, returned: map[int]struct{}{},
 	}
 	if content == nil {
 		s.created = true
@@ -127,20 +144,51 @@ func loadStore(d disk, content []byte) (*Store, error) {
 	} else {
 		var err error
 		if s.marks, err = decodeMarks(content); err != nil {
-			return nil, fmt.Errorf("sa: sequence store: %s: %w: %w. Going on could repeat sequence numbers: "+
-				"give every SA with a static key a new one, then remove the file", d, ErrStoreCorrupt, err)
+			return nil, corrupt(d.String(), err)
 		}
 	}
 	for i := len(s.marks) - 1; i >= 0; i-- {
 		if !s.marks[i].used {
 			s.free = append(s.free, i)
 		} else if _, twice := s.byKey[s.marks[i].id.KeyID]; twice {
-			return nil, fmt.Errorf("sa: sequence store: %s: %w: slot %d repeats a key", d, ErrStoreCorrupt, i)
+			return nil, corrupt(d.String(), fmt.Errorf("slot %d repeats a key", i))
 		} else {
 			s.byKey[s.marks[i].id.KeyID] = i
 		}
 	}
 	return s, nil
+}
+
+func corrupt(name string, why error) error {
+	return fmt.Errorf("sa: sequence store: %s: %w: %w. Going on could repeat sequence numbers: "+
+		"give every SA with a static key a new one, then remove the file", name, ErrStoreCorrupt, why)
+}
+
+// CheckStore gives the error that OpenStore would give for a directory and the files in it, if there are any. It changes nothing and
+// takes no lock: while another process writes, it may find the file damaged that is not.
+func CheckStore(dir string) error {
+	d := &dirDisk{}
+	var err error
+	if d.dir, err = os.Open(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return unusable(err)
+	}
+	defer d.close()
+	if err := ownDir(d.dir); err != nil {
+		return unusable(err)
+	}
+	if d.lock, err = openOwn(filepath.Join(dir, lockName), os.O_RDONLY); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return unusable(err)
+	}
+	content := []byte(nil)
+	if d.file, content, err = openMarks(d.String()); err != nil {
+		return unusable(err)
+	}
+	if content != nil {
+		_, err = loadStore(d, content)
+	}
+	return err
 }
 
 // Created says whether there was no file of marks when the store was opened, so that every key begins at 1.
@@ -169,22 +217,59 @@ func (s *Store) Sequences(ids []SequenceID) ([]*Sequence, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]*Sequence, len(ids))
-	for i, id := range ids {
+	users := map[int]int{} // by slot
+	for q := range s.open {
+		users[q.slot]++
+	}
+	if !s.closed {
+		if err := s.settle(); err != nil { // which may change marks that an error below brings back
+			return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
+		}
+	}
+	for _, id := range ids {
 		if err := s.add(id); err != nil {
 			return nil, err
 		}
-		all[i] = &Sequence{store: s, slot: s.byKey[id.KeyID], limit: lastSeq(id.ESN) + 1, chunk: firstChunk}
+	}
+	before := map[int]mark{}
+	for i, id := range ids {
+		slot := s.byKey[id.KeyID]
+		before[slot] = s.marks[slot]
+		users[slot]++
+		all[i] = &Sequence{store: s, slot: slot, limit: lastSeq(id.ESN) + 1, chunk: firstChunk}
+	}
+	for slot := range before {
+		m := &s.marks[slot]
+		exact, ok := s.memory.recall(slot, m.id.KeyID, m.gen)
+		switch {
+		case users[slot] > 1:
+			m.gen = 0 // there is one record for all of them, and a lane writes to it already
+			continue
+		case ok && 0 < exact && exact < m.next:
+			m.next = exact
+		}
+		m.gen = newGen() // durable with the reservation, so that the record of before is never believed again
 	}
 	if err := s.reserve(all, nil); err != nil {
+		for slot, m := range before {
+			s.marks[slot] = m
+		}
 		return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
 	}
 	for i, q := range all {
 		if q.spent.Load() {
+			for _, q := range all {
+				s.takeBack(q)
+			}
 			return nil, fmt.Errorf("sa: spi 0x%08x to %v: %w", ids[i].SPI, ids[i].Dst, ErrSeqExhausted)
 		}
 	}
 	for _, q := range all {
 		q.take()
+		if m := &s.marks[q.slot]; m.gen != 0 {
+			q.memory = s.memory.keep(q.slot, m.id.KeyID, m.gen, q.at)
+			q.remember(q.at)
+		}
 		s.open[q] = struct{}{}
 	}
 	return all, nil
@@ -213,7 +298,13 @@ func (s *Store) add(id SequenceID) error {
 
 // grow doubles the file. It is replaced as a whole, so a crash leaves the old one or the new one.
 func (s *Store) grow() error {
-	n := len(s.marks)
+	if s.disk.intact() != nil {
+		s.suspect = true
+	}
+	if err := s.settle(); err != nil {
+		return err
+	}
+	n := len(s.marks) // settle may have made more
 	grown := append(s.marks[:n:n], make([]mark, n)...)
 	if err := s.disk.replace(encodeMarks(grown)); err != nil {
 		return err
@@ -231,6 +322,9 @@ func (s *Store) grow() error {
 func (s *Store) reserve(seqs []*Sequence, ins []*Received) error {
 	if s.closed {
 		return ErrStoreClosed
+	}
+	if err := s.settle(); err != nil {
+		return err
 	}
 	now := s.now()
 	first := make(map[int]uint64, len(seqs)) // by slot: where the mark was
@@ -257,6 +351,11 @@ func (s *Store) reserve(seqs []*Sequence, ins []*Received) error {
 	for slot, next := range s.final {
 		move(slot, next)
 	}
+	for slot := range s.returned {
+		if _, ok := first[slot]; !ok {
+			move(slot, s.marks[slot].next)
+		}
+	}
 	if err := s.commit(first); err != nil {
 		for slot, next := range first {
 			s.marks[slot].next = next // nothing beyond it was handed out
@@ -264,6 +363,7 @@ func (s *Store) reserve(seqs []*Sequence, ins []*Received) error {
 		return err
 	}
 	clear(s.final)
+	clear(s.returned)
 	for _, r := range ins {
 		r.turn.Store(filled)
 	}
@@ -338,12 +438,18 @@ func (s *Store) run() {
 	defer close(s.done)
 	again := time.NewTimer(retry)
 	again.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	for {
 		select {
 		case <-s.stop:
 			return
 		case <-s.wake:
 		case <-again.C:
+		case <-look.C:
+			if !s.look() {
+				continue
+			}
 		}
 		if s.extend() != nil {
 			again.Reset(retry)
@@ -370,7 +476,7 @@ func (s *Store) extend() error {
 			ins = append(ins, r)
 		}
 	}
-	if len(batch)+len(ins)+len(s.final) == 0 || s.closed {
+	if len(batch)+len(ins)+len(s.final)+len(s.returned) == 0 || s.closed {
 		return nil
 	}
 	s.err = s.reserve(batch, ins)
@@ -395,7 +501,29 @@ func (q *Sequence) need(now time.Time) uint64 {
 func (s *Store) drop(q *Sequence) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.open, q)
+	if _, ok := s.open[q]; ok {
+		delete(s.open, q)
+		s.takeBack(q)
+	}
+}
+
+// takeBack moves the mark of a key back to where a sequence that has ended stands, over numbers that nobody has used and nobody else
+// has got. What the disk holds is not lower at any moment, and either is right.
+func (s *Store) takeBack(q *Sequence) {
+	m := &s.marks[q.slot]
+	was := m.next
+	if q.turn.Load() == filled && q.spare.hi == m.next {
+		m.next = q.spare.lo
+	}
+	if q.end == m.next {
+		m.next = q.at
+	}
+	q.at, q.end, q.memory = 0, 0, nil
+	q.turn.Store(wanted) // for good: the store does not know it any more
+	if m.next != was {
+		s.returned[q.slot] = struct{}{}
+		s.poke()
+	}
 }
 
 // Forget removes the mark of a key that will never be used again, because it was negotiated and its SA is gone. It refuses
@@ -416,6 +544,9 @@ func (s *Store) Forget(keyID [16]byte) error {
 	if s.closed {
 		return fmt.Errorf("sa: sequence store: %s: %w", s.disk, ErrStoreClosed)
 	}
+	if err := s.settle(); err != nil {
+		return fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
+	}
 	was := s.marks[slot]
 	s.marks[slot] = mark{}
 	if err := s.commit(map[int]uint64{slot: 0}); err != nil {
@@ -423,19 +554,21 @@ func (s *Store) Forget(keyID [16]byte) error {
 		return fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
 	}
 	delete(s.byKey, keyID)
+	delete(s.returned, slot)
 	s.free = append(s.free, slot)
 	return nil
 }
 
-// Err is why the last attempt to reserve ahead failed, nil if it did not. While it fails, the store tries again every second, and
-// sequences run on until their reservation ends.
+// Err is why the last attempt to reserve ahead, or to mend what somebody has done to the directory, failed, nil if it did not. While it
+// fails, the store tries again every second, and sequences run on until their reservation ends.
 func (s *Store) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// Close ends all reservations and unlocks the directory. Sequences end with the numbers they have.
+// Close ends all reservations and unlocks the directory. Sequences that are still open end with the numbers they have, which are lost:
+// close them before.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -443,12 +576,17 @@ func (s *Store) Close() error {
 		return nil
 	}
 	var err error
-	if len(s.final) > 0 {
+	if len(s.final)+len(s.returned) > 0 {
 		if err = s.reserve(nil, nil); err != nil {
 			err = fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
 		}
 	}
 	exact := err == nil && len(s.received) == 0 // on disk, so that nobody needs the memory
+	for q := range s.open {
+		// It may go on below the mark, and write to its record, which nobody may believe any more: others get another file.
+		s.memory.forget(q.slot)
+		exact = true
+	}
 	s.closed = true
 	clear(s.open)
 	clear(s.received)

@@ -67,7 +67,7 @@ var theirs = []struct {
 	{"github.com/vishvananda/netns", []string{"xfrm", "dataplane/link", "cmd", "test"}},
 	{"go.uber.org/goleak", []string{"_test"}},
 	{"golang.org/x/crypto", []string{"offload", "_test"}},
-	{"golang.org/x/net", []string{"_test"}},
+	{"golang.org/x/net", []string{"_test", "cmd/culvert/internal/control"}},
 	{"golang.org/x/sys", []string{"."}},
 	{"golang.zx2c4.com/wireguard", []string{"dataplane/link", "test/peers"}},
 	{"pgregory.net/rapid", []string{"_test"}},

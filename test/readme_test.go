@@ -86,7 +86,7 @@ echo "left: $(ip netns list) $(ls /run/netns)"
 		t.Fatalf("%v\n%s", err, said)
 	}
 	for _, want := range []string{
-		"head.toml is right", "branch.toml is right", "3 packets transmitted, 3 received", "sequence 3, packets 3", "balanced=true", "configuration  head.toml", "head-office", "\nleft:  \n",
+		"head.toml is right", "branch.toml is right", "3 packets transmitted, 3 received", "sequence 3, packets 3", "balanced=true", "configuration  head.toml", "head-office", "removed unreachable route to 10.2.0.0/16", "removed unreachable route to 10.1.0.0/16", "\nleft:  \n",
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q was not said", want)

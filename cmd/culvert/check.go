@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -18,8 +19,9 @@ func checkCommand() *cobra.Command {
 		Long: `Check a configuration: every mistake with file:line:column and how to mend it.
 
 What run would refuse, check refuses with the same words, also what this host does not have: an engine, an address,
-a directory that can be written. It changes nothing, and a gateway may be running meanwhile. A configuration for another
-host is checked with --syntax-only.`,
+a directory that can be written, a free port. It changes nothing, and a gateway may be running meanwhile: what that holds
+counts as free. What run needs and the user who checks may not do is a warning. A configuration for another host is
+checked with --syntax-only.`,
 		Example: `  culvert check -c /etc/culvert/culvert.toml
   culvert check -c new.toml && sudo cp new.toml /etc/culvert/culvert.toml && sudo systemctl reload culvert
   culvert check -c for-the-branch.toml --syntax-only`,
@@ -33,7 +35,7 @@ host is checked with --syntax-only.`,
 			more, err := gateway.Check(cfg, false)
 			if err == nil && !syntaxOnly {
 				if more, err = gateway.Check(cfg, true); err != nil {
-					err = fmt.Errorf("%w\nfor another host than this: --syntax-only", err)
+					err = errors.Join(err, errors.New("to check it for another host than this one, say --syntax-only"))
 				}
 			}
 			cfg.Warnings = append(cfg.Warnings, more...)

@@ -45,7 +45,7 @@ opening, each key length, with and without ESN, and a packet that was tampered w
 func printEngines(w io.Writer, reports []offload.Report) {
 	for _, r := range reports {
 		if r.Err != nil {
-			fmt.Fprintf(w, "%s: not on this machine: %v\n", r.Engine, r.Err)
+			fmt.Fprintf(w, "%s: not on this machine: %s\n", r.Engine, gateway.Plain(r.Err))
 			continue
 		}
 		fmt.Fprintf(w, "%s: %s; known answers took %v\n", r.Engine, r.Caps.Detail, r.Took.Round(1000))
@@ -53,7 +53,7 @@ func printEngines(w io.Writer, reports []offload.Report) {
 		for _, x := range r.Results {
 			verdict := "admitted"
 			if x.Err != nil {
-				verdict = "REFUSED: " + x.Err.Error()
+				verdict = "REFUSED: " + gateway.Plain(x.Err)
 			}
 			fmt.Fprintf(t, "  %s\t%d known answers\t%s\n", x.Transform, x.Answers, verdict)
 		}
@@ -78,12 +78,12 @@ func engineJSON(w io.Writer, reports []offload.Report) error {
 	for _, r := range reports {
 		e := engine{Name: r.Engine, Detail: r.Caps.Detail, Transforms: []transform{}}
 		if r.Err != nil {
-			e.Reason = r.Err.Error()
+			e.Reason = gateway.Plain(r.Err)
 		}
 		for _, x := range r.Results {
 			t := transform{ID: x.Transform.ID(), Answers: x.Answers, Admitted: x.Err == nil}
 			if x.Err != nil {
-				t.Reason = x.Err.Error()
+				t.Reason = gateway.Plain(x.Err)
 			}
 			e.Transforms = append(e.Transforms, t)
 		}
@@ -99,7 +99,7 @@ func checkEngines(w io.Writer, reports []offload.Report) error {
 	for _, r := range reports {
 		for _, x := range r.Results {
 			if x.Err != nil {
-				fmt.Fprintf(w, "culvert: engine %s, %s: %v\n", r.Engine, x.Transform, x.Err)
+				fmt.Fprintf(w, "culvert: engine %s, %s: %s\n", r.Engine, x.Transform, gateway.Plain(x.Err))
 				bad++
 			}
 		}

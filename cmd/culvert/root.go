@@ -47,7 +47,7 @@ ESP-in-UDP or as native ESP; and the reverse.`,
 		SilenceErrors: true,
 	}
 	c.AddCommand(runCommand(), checkCommand(), exampleCommand(), statusCommand(), saCommand(), policyCommand(),
-		enginesCommand(), guardCommand(), execCommand(), demo.Command(), speed.Command())
+		enginesCommand(), guardCommand(), execCommand(), demo.Command(versionString()), speed.Command(), versionCommand())
 	c.SetHelpCommand(helpCommand())
 	// Cobra would add these two only when it runs.
 	c.InitDefaultHelpCmd()
@@ -56,6 +56,19 @@ ESP-in-UDP or as native ESP; and the reverse.`,
 	strict(c)
 	c.SetFlagErrorFunc(flagError)
 	return c
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version, as --version does",
+		Example: "  culvert version",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(c.OutOrStdout(), "culvert version %s\n", versionString())
+			return err
+		},
+	}
 }
 
 // queryFlags are those of every command that asks a running gateway.

@@ -113,9 +113,14 @@ func newLog(format configs.LogFormat, level *slog.LevelVar) *slog.Logger {
 
 func exampleCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:       "example [NAME]",
-		Short:     "Print a commented example configuration, or list them",
-		Example:   "  culvert example site-to-site-udp.toml > culvert.toml && chmod 600 culvert.toml",
+		Use:   "example [NAME]",
+		Short: "Print a commented example configuration, or list them",
+		Long: `Print a commented example configuration, or list all that there is.
+
+The examples over IPv6 have their keys in two files of their own, branch-out.key and branch-in.key, which are looked for
+beside the configuration. The second line below makes them; both ends need the same two.`,
+		Example: `  culvert example site-to-site-udp.toml > culvert.toml && chmod 600 culvert.toml
+  umask 077; for k in out in; do openssl rand -hex 36 > branch-$k.key; done; culvert example site-to-site-esp-ipv6.toml > culvert.toml`,
 		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: configs.Examples(),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -141,7 +146,11 @@ func guardCommand() *cobra.Command {
 		Short: "The routes and rules that keep protected traffic from leaving in the clear",
 		Long: `The guard is a set of routing rules and unreachable routes (ip rule, ip route show table 4303) that stands from before
 the gateway's first packet until it is removed here, whatever happens to the gateway: it may be stopped, killed or not
-started yet, and still nothing that a policy protects leaves, or comes in, unprotected.`,
+started yet, and still nothing that a policy protects leaves, or is forwarded in, unprotected.
+
+One thing it does not cover: clear packets that claim to come from a remote subnet and are addressed to one of the
+gateway's own addresses. The kernel delivers those by its rule 0 (local), before any rule of the guard; where that
+matters, a firewall must drop what comes from a remote subnet on another interface than the TUN.`,
 	}
 	c.AddCommand(guardShowCommand(), guardRemoveCommand())
 	return c

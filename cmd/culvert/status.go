@@ -45,6 +45,9 @@ func printStatus(w io.Writer, s control.Status) {
 	fmt.Fprintf(w, "engine         %s, %s\n", s.Engine, workers)
 	fmt.Fprintf(w, "tun            %s, MTU %d, %s\n", s.TUN.Name, s.TUN.MTU, s.TUN.Offloads)
 	fmt.Fprintf(w, "host           %s\n", hostLine(s.Host))
+	if s.State != nil {
+		fmt.Fprintf(w, "state          %s\n", stateLine(s.State))
+	}
 	for _, l := range s.Links {
 		fmt.Fprintf(w, "link           %s on %s, %s\n", l.Name, l.Local, l.Offloads)
 	}
@@ -54,6 +57,13 @@ func printStatus(w io.Writer, s control.Status) {
 			held += l.Held
 		}
 		printIKE(w, s.IKE, held)
+	}
+	for _, h := range s.Hints {
+		of := ""
+		if h.Tunnel != "" {
+			of = h.Tunnel + ": "
+		}
+		fmt.Fprintf(w, "HINT           %s%s (packets: %d, the last %s ago)\n               %s\n", of, h.Text, h.Packets, since(h.Last), h.Mend)
 	}
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -112,6 +122,36 @@ func printIKE(w io.Writer, i *control.IKE, held uint64) {
 		fmt.Fprintf(w, "               NOTE: %s\n", i.Notice)
 	}
 }
+
+// stateLine says whether sequence numbers can be reserved.
+func stateLine(s *control.State) string {
+	line := s.File
+	if s.Mended > 0 {
+		line += fmt.Sprintf(", made again %d times after others took it away", s.Mended)
+	}
+	if s.Problem == "" {
+		return line
+	}
+	line += "\n               NO SEQUENCE NUMBERS can be reserved"
+	if s.Since != nil {
+		line += fmt.Sprintf(", for %s", since(*s.Since))
+	}
+	line += ": " + s.Problem + "\n               " + s.Mend
+	for i, l := range s.Left {
+		if i == leftShown {
+			return line + fmt.Sprintf("\n               and %d more tunnels, see --json", len(s.Left)-i)
+		}
+		if l.Packets == 0 {
+			line += fmt.Sprintf("\n               %s (%s) sends nothing: what was reserved is used up (seq-not-reserved)", l.Tunnel, l.SPI)
+		} else {
+			line += fmt.Sprintf("\n               %s (%s) can send %d more packets", l.Tunnel, l.SPI, l.Packets)
+		}
+	}
+	return line
+}
+
+// leftShown is how many tunnels the text names.
+const leftShown = 8
 
 // hostLine says in one line whether the host's routes are what they should be.
 func hostLine(h control.Host) string {

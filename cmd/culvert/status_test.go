@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"culvert/cmd/culvert/internal/control"
 )
@@ -30,6 +32,37 @@ func TestPrintStatus(t *testing.T) {
 	}
 	if i, j := strings.Index(text, "integrity-failed"), strings.Index(text, "duplicate"); i > j {
 		t.Errorf("the more frequent cause does not come first:\n%s", text)
+	}
+}
+
+// What goes wrong comes with what to do, and of many tunnels that cannot send a few are named.
+func TestPrintTroubles(t *testing.T) {
+	var b bytes.Buffer
+	since := time.Now().Add(-90 * time.Second)
+	st := &control.State{File: "/s/sequence-marks", Problem: "the disk is full", Mend: "make room", Since: &since, Mended: 2}
+	for i := range leftShown + 3 {
+		st.Left = append(st.Left, control.Left{Tunnel: fmt.Sprintf("t%d", i), SPI: "0x00001000", Packets: uint64(i)})
+	}
+	printStatus(&b, control.Status{State: st, Hints: []control.Hint{
+		{Tunnel: "office", Text: "peer 192.0.2.2 refuses UDP port 4500", Mend: "start it", Packets: 7, Last: time.Now()},
+		{Text: "packets come from 203.0.113.1", Mend: "see who that is", Packets: 1, Last: time.Now()},
+	}})
+	for _, want := range []string{
+		"/s/sequence-marks, made again 2 times", "NO SEQUENCE NUMBERS can be reserved, for 1m30s: the disk is full", "make room",
+		"t0 (0x00001000) sends nothing", "t7 (0x00001000) can send 7 more packets", "and 3 more tunnels",
+		"office: peer 192.0.2.2 refuses UDP port 4500 (packets: 7, the last 0s ago)", "start it", "HINT           packets come from",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%s", want, b.String())
+		}
+	}
+	if strings.Contains(b.String(), "t8 ") {
+		t.Errorf("more tunnels than should be:\n%s", b.String())
+	}
+	b.Reset()
+	printStatus(&b, control.Status{State: &control.State{File: "/s/sequence-marks"}})
+	if !strings.Contains(b.String(), "state          /s/sequence-marks\n") || strings.Contains(b.String(), "HINT") {
+		t.Errorf("without troubles:\n%s", b.String())
 	}
 }
 

@@ -212,7 +212,11 @@ func (t *tunLink) wakened() error {
 func (t *tunLink) Close() (err error) {
 	t.once.Do(func() {
 		t.closed.Store(true)
-		err = t.dev.Close()
+		// The package wakes its listener through a pipe. If a message from the kernel has just done so, the listener may have closed
+		// that first, and there is nobody left to wake; the device is closed all the same.
+		if err = t.dev.Close(); errors.Is(err, unix.EPIPE) || errors.Is(err, os.ErrClosed) {
+			err = nil
+		}
 		<-t.drained
 		t.nlMu.Lock()
 		defer t.nlMu.Unlock()

@@ -165,6 +165,22 @@ func TestDeletedTUNEndsTheGateway(t *testing.T) {
 	})
 }
 
+// A TUN that was renamed is not said to be deleted: its routes go by the name, so the gateway ends, says what it is called now, and what
+// to write.
+func TestRenamedTUNEndsTheGateway(t *testing.T) {
+	w := newRow(t, lab.RowOptions{Outer: lab.V4})
+	w.configure("", ordinary("office", "udp", false, gcm))
+	w.start()
+	must(t, w.GatewayA, "ip", "link", "set", "culvert0", "name", "office0")
+	w.a.wait()
+	if log := w.a.log(); exitCode(w.a.proc.Err()) != 1 || !strings.Contains(log, `culvert0 was renamed to office0`) || !strings.Contains(log, `write name = "office0" below [tun], and start culvert again`) {
+		t.Errorf("%v:\n%s", w.a.proc.Err(), log)
+	}
+	if out := must(t, w.GatewayA, program, "guard", "show", "-c", w.a.config); !strings.Contains(out, "is complete") {
+		t.Errorf("the guard is gone: %s", out)
+	}
+}
+
 // A SIGHUP ends no gateway, however early it comes, and the status shows what the last reload was refused for.
 func TestEarlyAndRefusedReload(t *testing.T) {
 	w := newRow(t, lab.RowOptions{Outer: lab.V4})

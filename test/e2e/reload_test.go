@@ -97,6 +97,32 @@ func TestReload(t *testing.T) {
 	w.balance()
 }
 
+// A reload that renames a tunnel, again and again, loses no packet of a ping through it, and its numbers go on.
+func TestReloadRenames(t *testing.T) {
+	w := newRow(t, lab.RowOptions{Outer: lab.V4, Inner: lab.V4})
+	one := tunnel{name: "t", link: "udp", transform: gcm, spi: 0xc0003000, left: lab.LANA[:1], right: lab.LANB[:1]}
+	w.configure("", one)
+	w.start()
+	pinging, stdout, _ := background(t, w.HostA, "ping", "-n", "-c", "300", "-i", "0.005", "-w", "60", w.EthB.Addr(false).String())
+	for _, name := range []string{"renamed", "t", "other", "renamed"} {
+		one.name = name
+		w.a.configure(w, "", one)
+		had := strings.Count(w.a.log(), "configuration loaded")
+		w.a.signal(syscall.SIGHUP)
+		w.a.until("it was loaded", func() bool { return strings.Count(w.a.log(), "configuration loaded") > had })
+	}
+	<-pinging.Done()
+	text, err := os.ReadFile(stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered(t, string(text), 300)
+	if got := w.a.association("renamed", "out"); got.Packets != 300 || got.Sequence != 300 {
+		t.Errorf("the renamed SA is at %+v", got)
+	}
+	w.balance()
+}
+
 // Reloading all the time under load loses no packet of a tunnel that does not change.
 func TestReloadLosesNothing(t *testing.T) {
 	w := newRow(t, lab.RowOptions{Outer: lab.V4, Inner: lab.V4})
@@ -133,6 +159,46 @@ func TestReloadLosesNothing(t *testing.T) {
 	answered(t, string(text), 400)
 	if n < 5 {
 		t.Errorf("only %d reloads", n)
+	}
+	w.balance()
+}
+
+// A tunnel for everything becomes one for a subnet and the reverse, and back, under load: nothing is lost, and nobody is told that the
+// other side is unreachable.
+func TestReloadNarrowsAndWidens(t *testing.T) {
+	w := newRow(t, lab.RowOptions{Outer: lab.V4, Inner: lab.V4})
+	narrow := tunnel{name: "t", link: "udp", transform: gcm, spi: 0xc0003000, left: lab.LANA[:1], right: lab.LANB[:1]}
+	wide := narrow
+	wide.right = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
+	w.configure("", wide)
+	w.start()
+	ping(t, w.HostA, w.EthB.Addr(false), 5)
+	pinging, stdout, _ := background(t, w.HostA, "ping", "-n", "-c", "400", "-i", "0.005", "-W", "2", w.EthB.Addr(false).String())
+	n := 0
+	for running := true; running; n++ {
+		select {
+		case <-pinging.Done():
+			running = false
+		default:
+		}
+		w.a.configure(w, "", []tunnel{narrow, wide}[n%2])
+		had := strings.Count(w.a.log(), "configuration loaded")
+		w.a.signal(syscall.SIGHUP)
+		w.a.until("it is loaded", func() bool { return strings.Count(w.a.log(), "configuration loaded") > had })
+	}
+	text, err := os.ReadFile(stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered(t, string(text), 400)
+	if strings.Contains(string(text), "nreachable") {
+		t.Errorf("under %d reloads ping says:\n%s", n, text)
+	}
+	if n < 4 {
+		t.Errorf("only %d reloads", n)
+	}
+	if log := w.a.log(); strings.Contains(log, "others removed") {
+		t.Errorf("the gateway took its own changes for others':\n%s", log)
 	}
 	w.balance()
 }

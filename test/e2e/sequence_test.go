@@ -3,10 +3,12 @@ package e2e
 import (
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"culvert/test/judge"
@@ -75,6 +77,84 @@ func TestSequenceNeverRepeats(t *testing.T) {
 			w.balance()
 		})
 	}
+}
+
+// A gateway that is stopped, killed, or loses a tunnel by a reload and gets it again, goes on with the numbers where it was, under load:
+// its peer finds every packet below its mark and drops none, and on the wire no number is missing but the few that a kill may cost.
+func TestRestartLeapsOverNothing(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		again func(t *testing.T, w *row, office, other tunnel)
+		lost  uint32 // numbers, at most, each time
+	}{
+		{"stopped", func(t *testing.T, w *row, _, _ tunnel) { w.a.stop(); w.a.launch(); w.a.ready() }, 0},
+		{"killed", func(t *testing.T, w *row, _, _ tunnel) { w.a.kill(); w.a.launch(); w.a.ready() }, 64},
+		{"reloaded", func(t *testing.T, w *row, office, other tunnel) {
+			for _, tunnels := range [][]tunnel{{other}, {office, other}} {
+				w.a.configure(w, "", tunnels...)
+				had, marks := strings.Count(w.a.log(), "configuration loaded"), w.a.marks()
+				w.a.signal(syscall.SIGHUP)
+				until(t, "it has reloaded", func() bool { return strings.Count(w.a.log(), "configuration loaded") > had })
+				// Numbers are given back when nobody can use the SA any more.
+				until(t, "the marks on disk have changed", func() bool { return w.a.marks() != marks })
+			}
+		}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			judge.Need(t, "ping", "tshark")
+			w := newRow(t, lab.RowOptions{Outer: lab.V4, Inner: lab.V4, Wire: true})
+			office := ordinary("office", "udp", false, gcm)
+			other := tunnel{name: "other", link: "udp", transform: gcm, spi: 0xc0003100, left: lab.LANA[:1], right: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}}
+			w.configure("", office, other)
+			w.start()
+			c := startCapture(t, w.WanA.NS, lab.WANDevice, "-s", "128")
+			background(t, w.HostA, "ping", "-n", "-f", w.EthB.Addr(false).String())
+			const times = 3
+			for range times {
+				got := w.b.association("office", "in").Packets
+				until(t, "the peer takes packets", func() bool { return w.b.association("office", "in").Packets > got+100 })
+				tc.again(t, w, office, other)
+			}
+			got := w.b.association("office", "in").Packets
+			until(t, "the peer takes packets at the end", func() bool { return w.b.association("office", "in").Packets > got+100 })
+			if in := w.b.association("office", "in"); in.Duplicates+in.TooOld+in.BadICV != 0 {
+				t.Errorf("the peer refused packets: %+v", in)
+			}
+			if n := w.b.status().drops()["seq-not-marked"]; n != 0 {
+				t.Errorf("the peer dropped %d packets beyond its mark", n)
+			}
+			packets := slices.DeleteFunc(c.stop(), func(p []byte) bool { k, _, _ := outer(p); return k != esp })
+			var last, gaps uint32
+			for _, d := range judge.Tshark(t, judge.WritePcap(t, packets)) {
+				if !d.ESP || d.SPI != office.spi {
+					continue
+				}
+				if d.Seq <= last {
+					t.Fatalf("%d is sent after %d", d.Seq, last)
+				}
+				if n := d.Seq - last - 1; n > 0 && last > 0 {
+					gaps++
+					if n > tc.lost {
+						t.Errorf("%d is sent after %d", d.Seq, last)
+					}
+				}
+				last = d.Seq
+			}
+			if last < 100*times || gaps > times {
+				t.Errorf("%d numbers were sent, with %d gaps", last, gaps)
+			}
+		})
+	}
+}
+
+// marks is the file of sequence marks.
+func (g *gateway) marks() string {
+	g.t.Helper()
+	b, err := os.ReadFile(filepath.Join(g.dir, "state", "sequence-marks"))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return string(b)
 }
 
 // A state directory that cannot be believed stops the gateway with the reason, instead of letting it begin at 1 again.

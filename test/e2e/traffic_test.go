@@ -24,15 +24,25 @@ import (
 // mark is in the payload of every ping, so that a packet in the clear is known wherever it turns up.
 const mark = "\xc0\xff\xee\x5e\xed"
 
-var icmpSeq = regexp.MustCompile(`icmp_seq=(\d+) `)
+var (
+	icmpSeq     = regexp.MustCompile(`icmp_seq=(\d+) `)
+	transmitted = regexp.MustCompile(`(\d+) packets transmitted`)
+)
 
 // ping sends echo requests with the mark in them, and wants an answer to each of the first count. It goes on sending until there are
-// that many, since ping would else give up on a late one after twice the time that the others took.
-func ping(t *testing.T, from *lab.Namespace, to netip.Addr, count int, more ...string) {
+// that many, since ping would else give up on a late one after twice the time that the others took. It returns how many it sent.
+func ping(t *testing.T, from *lab.Namespace, to netip.Addr, count int, more ...string) (sent int) {
 	t.Helper()
 	judge.Need(t, "ping")
 	args := []string{"-n", "-c", strconv.Itoa(count), "-w", strconv.Itoa(int(patience.Seconds())), "-i", "0.01", "-p", fmt.Sprintf("%x", mark)}
-	answered(t, must(t, from, "ping", append(append(args, more...), to.String())...), count)
+	out := must(t, from, "ping", append(append(args, more...), to.String())...)
+	answered(t, out, count)
+	m := transmitted.FindStringSubmatch(out)
+	if m == nil {
+		t.Fatalf("ping does not say how many it sent: %s", tail([]byte(out), 500))
+	}
+	sent, _ = strconv.Atoi(m[1])
+	return sent
 }
 
 // answered wants ping's output to show an answer to each of the first count requests.

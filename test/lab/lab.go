@@ -23,7 +23,7 @@ var (
 const (
 	namePrefix = "culvert-"
 	netnsDir   = "/run/netns"       // where "ip netns" looks
-	runDir     = "/run/culvert-lab" // one directory per lab; memory-backed on most systems, so keys kept in it reach no disk
+	runDir     = "/run/culvert-lab" // one directory per lab, in memory: keys that are kept in it reach no disk
 )
 
 var serial atomic.Uint32
@@ -81,9 +81,11 @@ func New() (*Lab, error) {
 		if err != nil {
 			return nil, err
 		}
-		l.owner, err = own(l.dir)
+		if err = inMemory(l.dir); err == nil {
+			l.owner, err = own(l.dir)
+		}
 		if err != nil {
-			return nil, errors.Join(err, os.RemoveAll(l.dir))
+			return nil, errors.Join(err, removeDir(l.dir))
 		}
 		return l, nil
 	}
@@ -92,7 +94,7 @@ func New() (*Lab, error) {
 // ID is the start of every namespace's name: culvert-<pid>-<n>.
 func (l *Lab) ID() string { return l.id }
 
-// Dir is a directory (mode 0700) for sockets, configurations and logs. It is removed with the lab.
+// Dir is a directory (mode 0700) in memory for sockets, configurations, state and logs. It is removed with the lab.
 func (l *Lab) Dir() string { return l.dir }
 
 // Namespace makes a network namespace with its loopback up. Its name is <ID>-<role>.
@@ -148,7 +150,7 @@ func (l *Lab) Close() error {
 		return errors.Join(append(errs, err)...)
 	}
 	defer unlock()
-	errs = append(errs, os.RemoveAll(l.dir), l.owner.Close())
+	errs = append(errs, removeDir(l.dir), l.owner.Close())
 	return errors.Join(errs...)
 }
 

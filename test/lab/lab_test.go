@@ -72,7 +72,7 @@ func assertGone(t *testing.T, l *Lab) {
 		t.Errorf("directory %s is still there (%v)", l.Dir(), err)
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil || strings.Contains(string(mounts), l.ID()+"-") {
+	if err != nil || strings.Contains(string(mounts), l.ID()+"-") || strings.Contains(string(mounts), l.Dir()+" ") {
 		t.Errorf("a mount of %s is left (%v)", l.ID(), err)
 	}
 }
@@ -167,7 +167,7 @@ func TestCloseRemovesEverything(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatal(line, err)
 	}
-	if err := r.Close(); err == nil || !strings.Contains(err.Error(), "was killed") {
+	if err := r.Close(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d, did not end within 3s of SIGTERM and was killed", hard.Pid())) {
 		t.Errorf("the process that ignores SIGTERM was not reported: %v", err)
 	}
 	assertGone(t, r.Lab)
@@ -206,6 +206,18 @@ func stubborn() {
 	ignoreTerm()
 	fmt.Println("ready")
 	time.Sleep(time.Hour)
+}
+
+// The directory is in memory whatever /run is, so that what gateways leave there in memory goes with it.
+func TestDirIsInMemory(t *testing.T) {
+	r := newRow(t, RowOptions{})
+	var fs unix.Statfs_t
+	if err := unix.Statfs(r.Dir(), &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
+		t.Errorf("%s is on a file system of type %#x (%v)", r.Dir(), fs.Type, err)
+	}
+	if st, err := os.Stat(r.Dir()); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("%v %v", st.Mode(), err)
+	}
 }
 
 // A process is in its namespace, and its end is told.
@@ -298,6 +310,9 @@ func TestSweep(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s left after the sweep: %v", dir, err)
+	}
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), dir+" ") {
+		t.Errorf("what was mounted on %s is left (%v)", dir, err)
 	}
 	for _, keep := range []string{stranger, r.HostA.Name(), r.HostB.Name()} {
 		if _, err := os.Stat(filepath.Join(netnsDir, keep)); err != nil {

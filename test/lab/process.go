@@ -98,8 +98,8 @@ func (p *Process) Stop() error {
 	case <-grace.C:
 	}
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("killing %s: %w", p.name, err)
+		return fmt.Errorf("killing %s, pid %d: %w", p.name, p.Pid(), err)
 	}
 	<-p.done
-	return fmt.Errorf("%s did not end within %v of SIGTERM and was killed", p.name, StopGrace)
+	return fmt.Errorf("%s, pid %d, did not end within %v of SIGTERM and was killed", p.name, p.Pid(), StopGrace)
 }

@@ -126,7 +126,7 @@ func sweep() (removed []string, err error) {
 	}
 	for _, d := range dead {
 		path := filepath.Join(runDir, d)
-		if err := os.RemoveAll(path); err != nil {
+		if err := removeDir(path); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -173,4 +173,29 @@ func removeNamed(name string) error {
 		return err
 	}
 	return nil
+}
+
+// inMemory lays a tmpfs over a lab's directory where it is on a disk, as /run is in many containers. Gateways keep what is to outlive
+// them next to their state if that is in memory, and so in the lab's directory, with which it is removed.
+func inMemory(dir string) error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	if fs.Type == unix.TMPFS_MAGIC {
+		return nil
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0700"); err != nil {
+		return &os.PathError{Op: "mount a tmpfs on", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// removeDir removes a lab's directory, and what was mounted there.
+func removeDir(dir string) error {
+	// EINVAL: nothing is.
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "unmount", Path: dir, Err: err}
+	}
+	return os.RemoveAll(dir)
 }

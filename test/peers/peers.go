@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,8 +23,12 @@ import (
 // WireGuardPackage is the program behind WireGuard.
 const WireGuardPackage = "culvert/test/peers/wireguard-go"
 
-// ErrSource is returned where culvert's source tree, from which peers are built, is not at hand.
-var ErrSource = errors.New("peers are built from culvert's source tree with the Go toolchain")
+// What BuildWireGuard lacks. The text says what to do.
+var (
+	ErrToolchain = errors.New("wireguard-go is built from culvert's source tree, with the Go toolchain, and there is no go in PATH; sudo leaves it out: sudo env PATH=\"$PATH\" culvert …")
+	ErrSource    = errors.New("wireguard-go is built from culvert's source tree: change into it, and start the demo there")
+	ErrModules   = errors.New("the source of wireguard-go is not on this machine and could not be fetched; with a network, as the user who runs this: go mod download, in culvert's source tree")
+)
 
 // BuildWireGuard builds wireguard-go into dir and returns the path of the program. The working directory must lie in
 // culvert's source tree.
@@ -37,9 +42,30 @@ func BuildWireGuard(ctx context.Context, dir string) (string, error) {
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
-		return "", fmt.Errorf("%w; run this inside it: go build %s: %w\n%s", ErrSource, WireGuardPackage, err, bytes.TrimSpace(stderr.Bytes()))
+		return "", buildError(err, strings.TrimSpace(stderr.String()))
 	}
 	return program, nil
+}
+
+// buildError says what is missing for a build, from what go said.
+func buildError(err error, said string) error {
+	if errors.Is(err, exec.ErrNotFound) {
+		return ErrToolchain
+	}
+	why := fmt.Errorf("go build %s does not work here", WireGuardPackage)
+	for _, w := range []struct {
+		err   error
+		signs []string
+	}{
+		{ErrSource, []string{"is not in std", "go.mod file not found", "cannot find main module"}},
+		{ErrModules, []string{"dial tcp", "no such host", "proxyconnect", "i/o timeout", "TLS handshake", "module lookup disabled", "missing go.sum entry", "Forbidden", "Not Found", "Bad Gateway"}},
+	} {
+		if slices.ContainsFunc(w.signs, func(sign string) bool { return strings.Contains(said, sign) }) {
+			why = w.err
+			break
+		}
+	}
+	return fmt.Errorf("%w\nwhat go says (%w):\n    %s", why, err, strings.ReplaceAll(said, "\n", "\n    "))
 }
 
 // WireGuard is a tunnel between the gateways of a row, by a pair of wireguard-go processes.

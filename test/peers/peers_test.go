@@ -2,6 +2,8 @@ package peers
 
 import (
 	"errors"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,5 +49,34 @@ func TestWireGuard(t *testing.T) {
 		if _, err := row.GatewayA.Netlink().LinkByName(wireGuardDevice); err == nil {
 			t.Error("the device outlived its process")
 		}
+	}
+}
+
+// What a build lacks is told from what go says: itself, the source tree, or modules that it cannot fetch.
+func TestBuildErrors(t *testing.T) {
+	tree, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, dir string
+		env       map[string]string
+		want      error
+		says      string
+	}{
+		{"no toolchain", tree, map[string]string{"PATH": "/nowhere"}, ErrToolchain, "sudo env PATH"},
+		{"elsewhere", "/", nil, ErrSource, "change into it"},
+		{"no modules", tree, map[string]string{"GOMODCACHE": t.TempDir(), "GOPROXY": "off", "GOFLAGS": "-modcacherw"}, ErrModules, "go mod download"},
+		{"no network", tree, map[string]string{"GOMODCACHE": t.TempDir(), "GOPROXY": "http://127.0.0.1:1", "GOFLAGS": "-modcacherw"}, ErrModules, "what go says (exit status 1):\n    "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Chdir(c.dir)
+			for k, v := range c.env {
+				t.Setenv(k, v)
+			}
+			if _, err := BuildWireGuard(t.Context(), t.TempDir()); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }

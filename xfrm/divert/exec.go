@@ -45,6 +45,9 @@ func (e *ExitError) Error() string { return e.Err.Error() }
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
+// ExitStatus is the code with which the program should end.
+func (e *ExitError) ExitStatus() int { return e.Code }
+
 // failure is an error of the launcher's own.
 func failure(format string, a ...any) error { return &ExitError{ExitFailure, fmt.Errorf(format, a...)} }
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -15,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 // DefaultSocket is where a gateway listens unless its configuration says otherwise.
@@ -33,7 +37,9 @@ type Status struct {
 	Tunnels  int       `json:"tunnels"`
 	TUN      TUN       `json:"tun"`
 	Host     Host      `json:"host"`
-	IKE      *IKE      `json:"ike,omitempty"` // with [ike] enabled
+	IKE      *IKE      `json:"ike,omitempty"`   // with [ike] enabled
+	State    *State    `json:"state,omitempty"` // nil without a state directory
+	Hints    []Hint    `json:"hints"`           // why traffic may not pass; those of the last two minutes
 	Links    []Link    `json:"links"`
 	Lanes    []Lane    `json:"lanes"`
 	Balanced bool      `json:"balanced"` // every lane's books
@@ -86,6 +92,34 @@ type IKEPort struct {
 	Address string `json:"address"`
 	Program string `json:"program"`
 	PID     int32  `json:"pid"`
+}
+
+// State is where sequence numbers are reserved.
+type State struct {
+	File    string     `json:"file"`
+	Problem string     `json:"problem,omitempty"` // why none can be
+	Since   *time.Time `json:"problem_since,omitempty"`
+	Mend    string     `json:"mend,omitempty"`
+	Left    []Left     `json:"left,omitempty"` // with a problem: what each tunnel can still send
+	Mended  uint64     `json:"mended"`         // times that the file or directory was taken away while in use, and made again
+}
+
+// Left is how many packets a tunnel can send with the sequence numbers that it has.
+type Left struct {
+	Tunnel  string `json:"tunnel"`
+	SPI     string `json:"spi"`
+	Packets uint64 `json:"packets"`
+}
+
+// Hint is a reason why traffic of a tunnel does not pass, as far as the gateway can see it. It may come of what is not authenticated.
+type Hint struct {
+	Tunnel  string    `json:"tunnel,omitempty"` // none: of a stranger
+	Kind    string    `json:"kind"`             // one word, which stays the same
+	Text    string    `json:"text"`             // with the last example
+	Mend    string    `json:"mend"`
+	Packets uint64    `json:"packets"` // that gave reason for it, since
+	Since   time.Time `json:"since"`
+	Last    time.Time `json:"last"`
 }
 
 // TUN is the inner side.
@@ -169,33 +203,40 @@ type Server struct {
 	http *http.Server
 	path string
 	ln   net.Listener
+	made fs.FileInfo // the socket as it was made
 }
 
 // Listen makes the socket, mode 0600, in a directory that is made when it is missing. A socket that a dead gateway left
 // behind is replaced; one that a living gateway has is an error, also if that hangs.
-func Listen(path string, src Source) (*Server, error) {
+func Listen(path string, src Source, log *slog.Logger) (*Server, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of the socket: %w", err)
 	}
-	c, err := net.DialTimeout("unix", path, time.Second)
+	// First what it is: a link would be followed to somebody else's socket.
+	fi, err := os.Lstat(path)
+	if err == nil && fi.Mode()&os.ModeSocket == 0 {
+		return nil, fmt.Errorf("%s is in the way and is not a socket; remove it, or choose another `control` path", path)
+	}
+	if err := Taken(path); err != nil {
+		return nil, err
+	}
 	if err == nil {
-		c.Close()
-	}
-	// With EAGAIN so many wait already for one that hangs that no more can.
-	if err == nil || errors.Is(err, syscall.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, fmt.Errorf("a gateway has the socket %s; stop it, or give this one another `control` path", path)
-	}
-	if fi, err := os.Lstat(path); err == nil {
-		if fi.Mode()&os.ModeSocket == 0 {
-			return nil, fmt.Errorf("%s is in the way and is not a socket; remove it, or choose another `control` path", path)
+		if err := removeSame(path, fi); err != nil {
+			return nil, fmt.Errorf("remove the socket that a dead gateway left: %w", err)
 		}
-		os.Remove(path)
 	}
 	old := syscall.Umask(0o177) // the socket is never open to others, not even for a moment
 	ln, err := net.Listen("unix", path)
 	syscall.Umask(old)
 	if err != nil {
 		return nil, fmt.Errorf("%w", err)
+	}
+	// By name it would remove whatever is there when it stops.
+	ln.(*net.UnixListener).SetUnlinkOnClose(false)
+	made, err := os.Lstat(path)
+	if err != nil {
+		ln.Close()
+		return nil, err
 	}
 	mux := http.NewServeMux()
 	answer := func(f func() any) http.HandlerFunc {
@@ -209,9 +250,28 @@ func Listen(path string, src Source) (*Server, error) {
 	mux.HandleFunc("GET /status", answer(func() any { return src.Status() }))
 	mux.HandleFunc("GET /sas", answer(func() any { return src.SAs() }))
 	mux.HandleFunc("GET /policies", answer(func() any { return src.Policies() }))
-	s := &Server{path: path, ln: ln, http: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}}
-	go s.http.Serve(ln)
+	s := &Server{path: path, made: made, ln: netutil.LimitListener(ln, maxConns), http: &http.Server{
+		Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}}
+	go s.http.Serve(s.ln)
 	return s, nil
+}
+
+// maxConns bounds how many are answered at once, and with it the memory of answers that nobody reads; others wait.
+const maxConns = 32
+
+// Taken is an error, with what to do, if a living gateway has the socket, also if that hangs.
+func Taken(path string) error {
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		c.Close()
+	}
+	// With EAGAIN so many wait already for one that hangs that no more can.
+	if err == nil || errors.Is(err, syscall.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("a gateway has the socket %s; stop it, or give this one another `control` path", path)
+	}
+	return nil
 }
 
 // Close stops answering and removes the socket.
@@ -220,6 +280,18 @@ func (s *Server) Close() error {
 	defer cancel()
 	err := s.http.Shutdown(ctx)
 	s.ln.Close() // in case nobody had been served yet
+	return errors.Join(err, removeSame(s.path, s.made))
+}
+
+// removeSame removes a socket, if it is still that one which has the name.
+func removeSame(path string, was fs.FileInfo) error {
+	fi, err := os.Lstat(path)
+	if err == nil && fi.Mode()&fs.ModeSocket != 0 && os.SameFile(fi, was) {
+		err = os.Remove(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	return err
 }
 

@@ -1,12 +1,14 @@
 package control
 
 import (
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -22,7 +24,7 @@ func (fixed) Policies() []Policy { return []Policy{{Name: "p", Priority: 5}} }
 // What the gateway says is what a client gets, and only the socket's owner can ask.
 func TestRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "made", "control.sock")
-	s, err := Listen(path, fixed{})
+	s, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,11 +56,11 @@ func TestRoundTrip(t *testing.T) {
 // A second gateway is refused while the first answers; a socket whose gateway is dead is replaced; a file is never removed.
 func TestListenOnWhatIsThere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
-	first, err := Listen(path, fixed{})
+	first, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "a gateway has the socket") {
+	if _, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "a gateway has the socket") {
 		t.Errorf("beside a living gateway: %v", err)
 	}
 	first.Close()
@@ -69,7 +71,7 @@ func TestListenOnWhatIsThere(t *testing.T) {
 	}
 	dead.(*net.UnixListener).SetUnlinkOnClose(false)
 	dead.Close()
-	second, err := Listen(path, fixed{})
+	second, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatalf("in place of a dead gateway: %v", err)
 	}
@@ -78,11 +80,79 @@ func TestListenOnWhatIsThere(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "not a socket") {
+	if _, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("over a file: %v", err)
 	}
 	if b, _ := os.ReadFile(path); string(b) != "precious" {
 		t.Error("the file was touched")
+	}
+}
+
+// A link in the socket's place is neither followed, to a living gateway or to a dead one's socket, nor removed.
+func TestListenFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	for what, make := range map[string]func(target string){
+		"a socket that lives": func(target string) {
+			ln, err := net.Listen("unix", target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { ln.Close() })
+		},
+		"a socket left": func(target string) {
+			ln, err := net.Listen("unix", target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ln.(*net.UnixListener).SetUnlinkOnClose(false)
+			ln.Close()
+		},
+		"nothing": func(string) {},
+	} {
+		path, target := filepath.Join(dir, what+".link"), filepath.Join(dir, what)
+		make(target)
+		if err := os.Symlink(target, path); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "not a socket") {
+			t.Errorf("a link to %s: %v", what, err)
+		}
+		if to, err := os.Readlink(path); err != nil || to != target {
+			t.Errorf("the link to %s is gone: %v", what, err)
+		}
+		if _, err := os.Lstat(target); (err == nil) != (what != "nothing") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// A gateway that stops removes its own socket and nothing that took its place.
+func TestCloseRemovesItsOwn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	s, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("its socket is left")
+	}
+	if s, err = Listen(path, fixed{}, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path, path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
+		t.Errorf("what took its place holds %q, %v", b, err)
 	}
 }
 
@@ -103,7 +173,7 @@ func TestListenBesideOneThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 4 {
-		if _, err := Listen(path, fixed{}); err == nil || !strings.Contains(err.Error(), "a gateway has the socket "+path) {
+		if _, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "a gateway has the socket "+path) {
 			t.Fatalf("got %v", err)
 		}
 		if _, err := os.Stat(path); err != nil {
@@ -133,5 +203,30 @@ func TestNobodyThere(t *testing.T) {
 	_, err := Dial(filepath.Join(t.TempDir(), "none.sock")).Status()
 	if err == nil || !strings.Contains(err.Error(), "culvert run -c FILE") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Whoever connects and says nothing keeps nobody else from an answer: there is room for some, and the others' time ends.
+func TestSilentClients(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	s, err := Listen(path, fixed{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for range 2 * maxConns {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("GET /status HTTP/1.1\r\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := Dial(path)
+	c.http.Timeout = time.Minute
+	if _, err := c.Raw("status"); err != nil {
+		t.Error(err)
 	}
 }

@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,18 +9,20 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"culvert/cmd/culvert/internal/complete"
+	"culvert/cmd/culvert/internal/early"
 	"culvert/test/lab"
 	"culvert/test/peers"
 )
 
-// Command is `culvert demo`.
-func Command() *cobra.Command {
-	o := &options{}
+// Command is `culvert demo` of a version of culvert.
+func Command(version string) *cobra.Command {
+	o := &options{version: version}
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "See it work: four namespaces, two gateways, a tunnel between them, measured",
@@ -29,8 +30,8 @@ func Command() *cobra.Command {
 between them, drive it with TCP, with small UDP packets and with echoes, and report what came through: goodput, packets
 per second, latency, CPU time, and every drop by its cause.
 
-It needs root and nothing else, takes about half a minute, and removes all that it made, also on ^C. Nothing outside
-its own namespaces is touched.`,
+It needs root and nothing else, takes about half a minute, and removes all that it made, also on ^C, after which the exit
+status is 130. Nothing outside its own namespaces is touched. It is 1 if anything in the report could not be measured.`,
 		Example: `  sudo culvert demo
   sudo culvert demo --transform 'rfc4106(gcm(aes))' --key-bits 256 --link esp --outer 6
   sudo culvert demo --wire --seconds 10 --json | jq .udp64
@@ -55,10 +56,7 @@ its own namespaces is touched.`,
 	return c
 }
 
-var (
-	errInterrupted = errors.New("interrupted") // the cause when a signal ended the demo
-	errLeft        = errors.New("not all that the demo made could be removed")
-)
+var errLeft = errors.New("not all that the demo made could be removed")
 
 func run(parent context.Context, o *options, out, status io.Writer) error {
 	if err := usable(); err != nil {
@@ -67,33 +65,52 @@ func run(parent context.Context, o *options, out, status io.Writer) error {
 	if parent == nil {
 		parent = context.Background()
 	}
-	ctx, cancel := context.WithCancelCause(parent)
-	defer cancel(nil)
-	defer onSignal(cancel)()
+	// On any signal that would end the process everything is removed first.
+	ctx, stop := early.Interruptible(parent, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	defer stop()
+	// A reader of the progress or the report that went away is not to end the process either: the write fails instead.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, unix.SIGPIPE)
+	defer signal.Stop(pipe)
 
 	// The generator sleeps and sends on threads of its own, without telling the scheduler, which therefore needs some to spare.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(4, runtime.GOMAXPROCS(0))))
 
 	p := newProgress(status)
-	r, err := show(ctx, p, o)
+	r, err := perform(ctx, p, o)
 	p.end()
 	if err != nil {
-		if cause := context.Cause(ctx); errors.Is(cause, errInterrupted) || parent.Err() != nil {
-			if errors.Is(err, errLeft) {
-				return fmt.Errorf("interrupted: %w", err)
-			}
-			return errors.New("interrupted: the demo's namespaces, processes and files are removed")
+		if ctx.Err() == nil {
+			return err
 		}
+		if errors.Is(err, errLeft) {
+			return &interrupted{context.Cause(ctx), err.Error()}
+		}
+		return &interrupted{context.Cause(ctx), "the demo's namespaces, processes and files are removed"}
+	}
+	text := []byte(report(r))
+	if o.json {
+		if text, err = document(r); err != nil {
+			return err
+		}
+	}
+	if _, err := out.Write(text); err != nil {
 		return err
 	}
-	if o.json {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
+	if missing := r.shortfalls(); len(missing) > 0 {
+		return fmt.Errorf("not all could be measured; the rest of the report holds:\n%s", strings.Join(missing, "\n"))
 	}
-	_, err = io.WriteString(out, report(r))
-	return err
+	return nil
 }
+
+// interrupted is a demo's end before its time, which wraps the cause.
+type interrupted struct {
+	cause error
+	what  string
+}
+
+func (e *interrupted) Error() string { return "interrupted: " + e.what }
+func (e *interrupted) Unwrap() error { return e.cause }
 
 // usable says what is missing on this machine, and how to mend it.
 func usable() error {
@@ -111,31 +128,8 @@ func usable() error {
 	}
 }
 
-// onSignal cancels with errInterrupted on any signal that would end the process, so that everything is removed first. It
-// returns what undoes it.
-func onSignal(cancel context.CancelCauseFunc) (stop func()) {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
-	// A reader of the progress or the report that went away is not to end the process either: the write fails instead.
-	pipe := make(chan os.Signal, 1)
-	signal.Notify(pipe, unix.SIGPIPE)
-	done := make(chan struct{})
-	go func() {
-		select {
-		case <-signals:
-			cancel(errInterrupted)
-		case <-done:
-		}
-	}()
-	return func() {
-		signal.Stop(signals)
-		signal.Stop(pipe)
-		close(done)
-	}
-}
-
-// show builds the row, runs everything in it, and removes it whatever happens.
-func show(ctx context.Context, p *progress, o *options) (r *result, err error) {
+// perform builds the row, runs everything in it, and removes it whatever happens.
+func perform(ctx context.Context, p *progress, o *options) (r *result, err error) {
 	p.step("four namespaces: host A – gateway A – gateway B – host B")
 	row, err := lab.NewRow(rowOptions(o))
 	if err != nil {
@@ -154,7 +148,7 @@ func show(ctx context.Context, p *progress, o *options) (r *result, err error) {
 	}()
 	p.done(row.ID() + "-*")
 	r = &result{
-		Transform: o.transform.Name, KeyBits: o.transform.KeyBits, ICVBits: 8 * o.transform.ICVLen,
+		Version: o.version, Transform: o.transform.Name, KeyBits: o.transform.KeyBits, ICVBits: 8 * o.transform.ICVLen,
 		Link: o.link, Outer: o.outer, Inner: o.inner, Wire: o.wire, Seconds: o.seconds,
 		Machine: thisMachine(), addrs: rowAddresses(row, o),
 	}
@@ -175,7 +169,7 @@ func show(ctx context.Context, p *progress, o *options) (r *result, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("beside %s: %w", name, err)
 		}
-		b.Ratio = newRatio(r.TCP, r.UDP, *b)
+		b.Ratio = newRatio(r, b)
 		r.Beside = append(r.Beside, *b)
 	}
 	return r, nil

@@ -6,6 +6,7 @@
 //	gateways.go  the two processes: configurations, start, books, logs
 //	measure.go   TCP, UDP and echoes through a tunnel, whosever it is
 //	result.go    what was found out, and as JSON
+//	figure.go    numbers that may not have been measured
 //	report.go    the same for a person
 //	machine.go   where it ran
 //	progress.go  what a terminal sees meanwhile

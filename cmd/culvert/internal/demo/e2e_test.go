@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"culvert/test/lab"
 )
 
 // build makes the culvert program, once for all tests.
@@ -75,13 +77,13 @@ func TestDemo(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	if r.Transform != "rfc4106(gcm(aes))" || r.KeyBits != 256 || r.Link != "esp" || r.Outer != 6 || r.Inner != 6 || !r.Wire {
+	if r.Transform != "rfc4106(gcm(aes))" || r.KeyBits != 256 || r.Link != "esp" || r.Outer != 6 || r.Inner != 6 || !r.Wire || r.Engine == "" || r.InnerMTU < 1280 || r.Version == "" || r.Machine.Kernel == "" {
 		t.Errorf("%+v", r)
 	}
-	if len(r.TCP) != 2 || r.TCP[0].Gbps <= 0 || r.TCP[1].Gbps <= 0 || r.TCP[0].Streams != 1 || r.TCP[1].Streams != 4 {
+	if len(r.TCP) != 2 || *r.TCP[0].Gbps <= 0 || *r.TCP[1].Gbps <= 0 || r.TCP[0].Streams != 1 || r.TCP[1].Streams != 4 {
 		t.Errorf("TCP: %+v", r.TCP)
 	}
-	if r.UDP.Delivered <= 0 || r.Latency.P50 <= 0 || r.Latency.Samples == 0 {
+	if r.UDP.Delivered <= 0 || *r.Latency.P50 <= 0 || r.Latency.Samples == 0 {
 		t.Errorf("UDP %+v, latency %+v", r.UDP, r.Latency)
 	}
 	if len(r.Gateways) != 2 {
@@ -140,7 +142,8 @@ func TestDemoInterrupted(t *testing.T) {
 	for _, c := range []struct {
 		until  string
 		signal unix.Signal
-	}{{"four namespaces", unix.SIGINT}, {"two culvert gateways", unix.SIGTERM}, {"TCP, 4 streams", unix.SIGINT}, {"UDP, 64-byte", unix.SIGHUP}} {
+		status int
+	}{{"four namespaces", unix.SIGINT, 130}, {"two culvert gateways", unix.SIGTERM, 143}, {"TCP, 4 streams", unix.SIGINT, 130}, {"UDP, 64-byte", unix.SIGHUP, 129}} {
 		t.Run(c.until, func(t *testing.T) {
 			cmd, status := start(t, culvert, c.until)
 			gateways := children(t, cmd.Process.Pid)
@@ -148,7 +151,7 @@ func TestDemoInterrupted(t *testing.T) {
 				t.Fatal(err)
 			}
 			var ee *exec.ExitError
-			if err := cmd.Wait(); !errors.As(err, &ee) || ee.ExitCode() != 1 || !strings.Contains(status.text.String(), "interrupted: the demo's namespaces, processes and files are removed") {
+			if err := cmd.Wait(); !errors.As(err, &ee) || ee.ExitCode() != c.status || !strings.Contains(status.text.String(), "interrupted: the demo's namespaces, processes and files are removed") {
 				t.Errorf("%v\n%s", err, status.text.String())
 			}
 			assertNothingLeft(t, cmd.Process.Pid)
@@ -176,6 +179,37 @@ func TestDemoGatewayDies(t *testing.T) {
 	err := cmd.Wait()
 	if text := status.text.String(); !errors.As(err, &ee) || !strings.Contains(text, "it ended with signal: killed; the end of its log:\n") || !strings.Contains(text, "msg=ready") {
 		t.Errorf("%v\n%s", err, text)
+	}
+	assertNothingLeft(t, cmd.Process.Pid)
+}
+
+// Of a demo that was killed the next one removes everything: what its gateways keep in memory is in its directory too.
+func TestDemoKilled(t *testing.T) {
+	culvert := program(t)
+	cmd, _ := start(t, culvert, "TCP, 1 stream")
+	states, err := filepath.Glob(fmt.Sprintf("/run/culvert-lab/%d-*/gateway?.state", cmd.Process.Pid))
+	if err != nil || len(states) != 2 {
+		t.Fatalf("%v %v", states, err)
+	}
+	for _, dir := range states {
+		var st unix.Stat_t
+		if err := unix.Stat(dir, &st); err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprintf("culvert-%x-%x", st.Dev, st.Ino)
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+		for _, elsewhere := range []string{"/dev/shm", "/run"} {
+			if _, err := os.Stat(filepath.Join(elsewhere, name)); err == nil {
+				t.Errorf("%s in %s would stay", name, elsewhere)
+			}
+		}
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	if _, err := lab.Sweep(); err != nil { // as the next one does first
+		t.Error(err)
 	}
 	assertNothingLeft(t, cmd.Process.Pid)
 }

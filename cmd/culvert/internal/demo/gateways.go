@@ -249,12 +249,12 @@ func (g *gateway) waitReady(ctx context.Context) error {
 func (p gateways) pids() []int { return []int{p[0].proc.Pid(), p[1].proc.Pid()} }
 
 // spoken asks gateway A how it works.
-func (p gateways) spoken() (gatewaySpoken, error) {
+func (p gateways) spoken() (setting, error) {
 	s, err := p[0].client.Status()
 	if err != nil {
-		return gatewaySpoken{}, p[0].failure("no status", err)
+		return setting{}, p[0].failure("no status", err)
 	}
-	return gatewaySpoken{s.Engine, s.Workers, s.TUN.MTU}, nil
+	return setting{s.Engine, s.Workers, s.TUN.MTU}, nil
 }
 
 // lost counts what the gateways have dropped so far, by their own causes.

@@ -49,7 +49,7 @@ func measure(ctx context.Context, p *progress, row *lab.Row, o *options, pids []
 		if err != nil {
 			return r, err
 		}
-		r.tcp = append(r.tcp, newTCPRow(t))
+		r.tcp = append(r.tcp, newTCPRow(t, len(pids) > 0))
 		p.done(fmt.Sprintf("%.2f Gbit/s, %.2f of %.0f cores busy", t.Gbps(), t.Busy.Seconds()/t.Wall.Seconds(), float64(cores())))
 	}
 
@@ -57,7 +57,11 @@ func measure(ctx context.Context, p *progress, row *lab.Row, o *options, pids []
 	if r.udp, err = flood(ctx, row, o, pids, counters); err != nil {
 		return r, err
 	}
-	p.done(fmt.Sprintf("%.1f kpps, after %s", r.udp.Delivered, count(len(r.udp.Tried), "trial")))
+	outcome := fmt.Sprintf("%.1f kpps", r.udp.Delivered)
+	if !r.udp.Within {
+		outcome = "no rate found"
+	}
+	p.done(fmt.Sprintf("%s, after %s", outcome, count(len(r.udp.Tried), "trial")))
 
 	p.step("latency, idle")
 	ping.Interval, ping.Duration = time.Millisecond, o.duration()
@@ -75,7 +79,7 @@ func measure(ctx context.Context, p *progress, row *lab.Row, o *options, pids []
 	}
 	r.others = round(max((end-begin).Seconds(), 0)/o.seconds, 2)
 	r.latency = newLatencyRow(echoes)
-	p.done(fmt.Sprintf("%.0f µs", r.latency.P50))
+	p.done(show(r.latency.P50, 0) + " µs")
 	return r, nil
 }
 
@@ -95,7 +99,7 @@ func flood(ctx context.Context, row *lab.Row, o *options, pids []int, counters [
 		return udpRow{}, err
 	}
 	f.Count(counters...)
-	s, err := f.Search(ctx, traffic.SearchOptions{
+	s, err := search(ctx, f.Search, traffic.SearchOptions{
 		MaxLoss: maxLoss, Start: 20e3, Lowest: 500, Precision: 0.04,
 		Probe: min(300*time.Millisecond, o.duration()/4), Confirm: o.duration(), Budget: max(o.duration()*5/4, time.Second),
 	})
@@ -103,7 +107,28 @@ func flood(ctx context.Context, row *lab.Row, o *options, pids []int, counters [
 	if !within {
 		err = nil // the last rate tried is shown, and that it lost more
 	}
-	return newUDPRow(s, within), errors.Join(err, f.Close())
+	return newUDPRow(s, within, len(pids) > 0), errors.Join(err, f.Close())
+}
+
+// searches is how often a rate is searched for where none was found: each time from a quarter of the lowest that was tried, and below.
+const searches = 3
+
+// search searches again, lower, on a machine that is so busy that nothing was carried. The trials are those of all searches.
+func search(ctx context.Context, once func(context.Context, traffic.SearchOptions) (traffic.SearchResult, error), o traffic.SearchOptions) (traffic.SearchResult, error) {
+	var tried []traffic.Trial
+	for n := 1; ; n++ {
+		s, err := once(ctx, o)
+		tried = append(tried, s.Tried...)
+		s.Tried = tried
+		if !errors.Is(err, traffic.ErrSearch) || n == searches {
+			return s, err
+		}
+		o.Start = max(s.Asked/4, 2)
+		for _, t := range tried {
+			o.Start = min(o.Start, max(t.Asked/4, 2))
+		}
+		o.Lowest = min(o.Lowest, o.Start/4)
+	}
 }
 
 // string of the addresses of the row, as the tunnel uses them.

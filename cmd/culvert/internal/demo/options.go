@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	gw "culvert/cmd/culvert/internal/gateway" // "gateway" is a process of the demo
+	"culvert/configs"
 	"culvert/offload"
 )
 
@@ -39,6 +40,7 @@ type options struct {
 	workers       int
 
 	transform *offload.Transform
+	version   string // of culvert
 }
 
 func (o *options) flags(f *pflag.FlagSet) {
@@ -57,12 +59,15 @@ func (o *options) flags(f *pflag.FlagSet) {
 
 // check completes the options, or says which flag is wrong and what it may be.
 func (o *options) check() error {
+	if _, err := offload.Lookup(o.transformName, 0, 0); err != nil {
+		return fmt.Errorf("--transform %q: there is none of this name; %s", o.transformName, configs.TransformMend(o.transformName))
+	}
 	var err error
 	if o.transform, err = offload.Lookup(o.transformName, o.keyBits, 0); err != nil {
 		if o.keyBits == 0 {
-			return fmt.Errorf("--transform %q: %s", o.transformName, bare(err))
+			return fmt.Errorf("--transform %q: %s", o.transformName, gw.Plain(err))
 		}
-		return fmt.Errorf("--transform %q with --key-bits %d: %s", o.transformName, o.keyBits, bare(err))
+		return fmt.Errorf("--transform %q with --key-bits %d: %s", o.transformName, o.keyBits, gw.Plain(err))
 	}
 	if !slices.Contains(linkKinds, o.link) {
 		return fmt.Errorf("--link %q: write one of %s", o.link, strings.Join(linkKinds, ", "))
@@ -110,29 +115,17 @@ func (o *options) checkEngine(all []offload.Engine) error {
 	registry := offload.NewRegistry(all...)
 	if _, err := registry.Select(o.transform, o.engine); err != nil {
 		if o.engine == "" {
-			return fmt.Errorf("--transform %q: %s", o.transformName, bare(err))
+			return fmt.Errorf("--transform %q: %s", o.transformName, gw.Plain(err))
 		}
 		// The reason alone: which engine and which transform the flags say.
 		for _, r := range registry.Reports() {
 			if r.Err != nil {
-				return fmt.Errorf("--engine %s: %s; culvert engines lists what this machine has", o.engine, bare(r.Err))
+				return fmt.Errorf("--engine %s: %s; culvert engines lists what this machine has", o.engine, gw.Plain(r.Err))
 			}
 		}
-		return fmt.Errorf("--engine %s: %s; culvert engines lists what it does", o.engine, bare(err))
+		return fmt.Errorf("--engine %s: %s; culvert engines lists what it does", o.engine, gw.Plain(err))
 	}
 	return nil
-}
-
-// bare is an error's text without the names of the packages that it came through.
-func bare(err error) string {
-	text := err.Error()
-	for {
-		head, rest, ok := strings.Cut(text, ": ")
-		if !ok || !slices.Contains([]string{"offload", "padlock", "multibuf", "soft"}, head) {
-			return text
-		}
-		text = rest
-	}
 }
 
 func (o *options) inner6() bool            { return o.inner == 6 }

@@ -16,7 +16,7 @@ func report(r *result) string {
 	b.WriteString("\n")
 	drawing(&b, r)
 	b.WriteString("\n")
-	setting(&b, r)
+	settings(&b, r)
 	b.WriteString("\n")
 	figures(&b, r)
 	b.WriteString("\n")
@@ -62,18 +62,18 @@ func center(s string, width int) string {
 	return strings.Repeat(" ", pad/2) + s + strings.Repeat(" ", pad-pad/2)
 }
 
-func setting(b *strings.Builder, r *result) {
+func settings(b *strings.Builder, r *result) {
 	fmt.Fprintf(b, "transform   %s, ", r.Transform)
 	if r.KeyBits > 0 {
 		fmt.Fprintf(b, "%d-bit key, ", r.KeyBits)
 	}
 	fmt.Fprintf(b, "%d-bit ICV\n", r.ICVBits)
 	workers := "no workers"
-	if r.setting.workers > 0 {
-		workers = count(r.setting.workers, "worker")
+	if r.Workers > 0 {
+		workers = count(r.Workers, "worker")
 	}
-	fmt.Fprintf(b, "engine      %s, %s\n", r.setting.engine, workers)
-	fmt.Fprintf(b, "tunnel      IPv%d in %s over IPv%d, inner MTU %d\n", r.Inner, linkNames[r.Link], r.Outer, r.setting.innerMTU)
+	fmt.Fprintf(b, "engine      %s, %s\n", r.Engine, workers)
+	fmt.Fprintf(b, "tunnel      IPv%d in %s over IPv%d, inner MTU %d\n", r.Inner, linkNames[r.Link], r.Outer, r.InnerMTU)
 	if r.Wire {
 		fmt.Fprintln(b, "outer link  real wire: frames of 1500 bytes, as on a cable")
 	} else {
@@ -93,15 +93,18 @@ func figures(b *strings.Builder, r *result) {
 	t := tabwriter.NewWriter(b, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tGbit/s\tgateway CPU s/GB\tgateway CPU s\twall s\t")
 	for _, row := range r.TCP {
-		fmt.Fprintf(t, "%s\t%.2f\t%.2f\t%.2f\t%.2f\t\n", count(row.Streams, "stream"), row.Gbps, row.CPUPerGB, row.CPU, row.Wall)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.2f\t\n", count(row.Streams, "stream"), show(row.Gbps, 2), show(row.CPUPerGB, 2), show(row.CPU, 2), row.Wall)
 	}
 	t.Flush()
 
 	u := r.UDP
 	fmt.Fprintf(b, "\nUDP, IP packets of %d bytes: %s\n", smallBytes, searchWords(u))
+	if !u.Within {
+		fmt.Fprintf(b, "  %s\n", whyNoRate(r))
+	}
 	t = tabwriter.NewWriter(b, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "offered kpps\tdelivered kpps\tlost\tduplicates\treordered\tgateway CPU µs/packet\t")
-	fmt.Fprintf(t, "%.1f\t%.1f\t%s\t%d\t%d\t%.2f\t\n", u.Offered, u.Delivered, percent(u.Loss), u.Duplicates, u.Reordered, u.CPUPer)
+	fmt.Fprintf(t, "%.1f\t%.1f\t%s\t%d\t%d\t%s\t\n", u.Offered, u.Delivered, percent(u.Loss), u.Duplicates, u.Reordered, show(u.CPUPer, 2))
 	t.Flush()
 	losses(b, u)
 	trials(b, u)
@@ -110,8 +113,8 @@ func figures(b *strings.Builder, r *result) {
 	fmt.Fprintf(b, "\nlatency in µs\n")
 	t = tabwriter.NewWriter(b, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\tp50\tp99\tp99.9\t")
-	fmt.Fprintf(t, "round trip, idle (%s, lost %d)\t%.0f\t%.0f\t%.0f\t\n", count(int(l.Samples), "echo"), l.Lost, l.P50, l.P99, l.P999)
-	fmt.Fprintf(t, "one way, under the UDP load\t%.0f\t%.0f\t%.0f\t\n", u.OneWay.P50, u.OneWay.P99, u.OneWay.P999)
+	fmt.Fprintf(t, "round trip, idle (%s, lost %d)\t%s\t%s\t%s\t\n", count(int(l.Samples), "echo"), l.Lost, show(l.P50, 0), show(l.P99, 0), show(l.P999, 0))
+	fmt.Fprintf(t, "one way, under the UDP load\t%s\t%s\t%s\t\n", show(u.OneWay.P50, 0), show(u.OneWay.P99, 0), show(u.OneWay.P999, 0))
 	t.Flush()
 }
 
@@ -178,10 +181,10 @@ func trials(b *strings.Builder, u udpRow) {
 
 // searchWords says what a UDP row is.
 func searchWords(u udpRow) string {
-	const most = "with at most 0.5 % lost"
+	const most = mostLost
 	switch {
 	case !u.Within:
-		return "no rate found " + most + "; this is the last one tried"
+		return "NO RATE FOUND " + most + "; this is the last one tried"
 	case u.Limit == limitGenerator:
 		return "all that the generator could send on this machine, " + most
 	case u.Limit == limitTime:
@@ -189,6 +192,21 @@ func searchWords(u udpRow) string {
 	default:
 		return "the highest rate " + most
 	}
+}
+
+const mostLost = "with at most 0.5 % lost"
+
+// whyNoRate says what happened in a search that found none, and what to do.
+func whyNoRate(r *result) string {
+	lowest := r.UDP.Offered
+	for _, t := range r.UDP.Tried {
+		lowest = min(lowest, t.Asked)
+	}
+	what := fmt.Sprintf("Every trial of full length lost more, down to %.1f kpps", lowest)
+	if r.Machine.Others >= noticeable {
+		return what + fmt.Sprintf(": others kept %.1f of %s busy meanwhile.\n  Run it again when they do not.", r.Machine.Others, count(r.Machine.Cores, "core"))
+	}
+	return what + ": the machine, or the hypervisor below it, stalls for longer\n  than queues last. Run it again, with a longer --seconds."
 }
 
 func percent(fraction float64) string { return fmt.Sprintf("%.2f %%", 100*fraction) }
@@ -257,16 +275,19 @@ func beside(b *strings.Builder, r *result) {
 		fmt.Fprintf(b, "\n%s, in the same namespaces, right after\n", besideTitles[o.Name])
 		t := tabwriter.NewWriter(b, 0, 0, 3, ' ', tabwriter.AlignRight)
 		fmt.Fprintf(t, "\tculvert\t%s\tculvert / %[1]s\t\n", o.Name)
-		for i, row := range o.TCP {
-			fmt.Fprintf(t, "TCP, %s, Gbit/s\t%.2f\t%.2f\t%.2f\t\n", count(row.Streams, "stream"), r.TCP[i].Gbps, row.Gbps, o.Ratio.TCP[i])
+		line := func(what string, digits int, ours, others, ratio figure) {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t\n", what, show(ours, digits), show(others, digits), show(ratio, 2))
 		}
 		for i, row := range o.TCP {
-			if row.CPU > 0 {
-				fmt.Fprintf(t, "gateway CPU s/GB, %s\t%.2f\t%.2f\t%.2f\t\n", count(row.Streams, "stream"), r.TCP[i].CPUPerGB, row.CPUPerGB, quotient(r.TCP[i].CPUPerGB, row.CPUPerGB))
+			line(fmt.Sprintf("TCP, %s, Gbit/s", count(row.Streams, "stream")), 2, r.TCP[i].Gbps, row.Gbps, o.Ratio.TCP[i].Gbps)
+		}
+		for i, row := range o.TCP {
+			if row.CPU != nil {
+				line(fmt.Sprintf("gateway CPU s/GB, %s", count(row.Streams, "stream")), 2, r.TCP[i].CPUPerGB, row.CPUPerGB, o.Ratio.TCP[i].CPUPerGB)
 			}
 		}
-		fmt.Fprintf(t, "UDP, %d bytes, kpps\t%.1f\t%.1f\t%.2f\t\n", smallBytes, r.UDP.Delivered, o.UDP.Delivered, o.Ratio.UDP)
-		fmt.Fprintf(t, "round trip, idle, p50 µs\t%.0f\t%.0f\t%.2f\t\n", r.Latency.P50, o.Latency.P50, quotient(r.Latency.P50, o.Latency.P50))
+		line(fmt.Sprintf("UDP, %d bytes, kpps", smallBytes), 1, &r.UDP.Delivered, &o.UDP.Delivered, o.Ratio.UDP.Delivered)
+		line("round trip, idle, p50 µs", 0, r.Latency.P50, o.Latency.P50, o.Ratio.Latency.P50)
 		t.Flush()
 		if w := searchWords(o.UDP); w != searchWords(r.UDP) {
 			fmt.Fprintf(b, "  UDP of %s: %s\n", o.Name, w)

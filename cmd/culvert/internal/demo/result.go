@@ -1,49 +1,49 @@
 package demo
 
 import (
-	"math"
-	"time"
+	"fmt"
 
 	"culvert/test/lab/traffic"
 )
 
 // result is everything that a demo found out; its JSON is the document of `culvert demo --json`.
 type result struct {
-	Transform string        `json:"transform"` // kernel name
-	KeyBits   int           `json:"key_bits"`
-	ICVBits   int           `json:"icv_bits"`
-	Link      string        `json:"link"` // "udp", "esp"
-	Outer     int           `json:"outer"`
-	Inner     int           `json:"inner"`
-	Wire      bool          `json:"wire"` // the outer link carried frames of its MTU, not super-packets
-	Seconds   float64       `json:"seconds"`
-	TCP       []tcpRow      `json:"tcp"`
-	UDP       udpRow        `json:"udp64"`
-	Latency   latencyRow    `json:"latency_us"`
-	Gateways  []gatewayRow  `json:"gateways"`
-	Beside    []besideRow   `json:"beside,omitempty"`
-	Machine   machine       `json:"machine"`
-	Total     float64       `json:"total_s"`
-	addrs     addresses     // for the drawing
-	setting   gatewaySpoken // what the gateways said of themselves
+	Version   string  `json:"culvert"`
+	Transform string  `json:"transform"` // kernel name
+	KeyBits   int     `json:"key_bits"`
+	ICVBits   int     `json:"icv_bits"`
+	Link      string  `json:"link"` // "udp", "esp"
+	Outer     int     `json:"outer"`
+	Inner     int     `json:"inner"`
+	Wire      bool    `json:"wire"` // the outer link carried frames of its MTU, not super-packets
+	Seconds   float64 `json:"seconds"`
+	setting
+	TCP      []tcpRow     `json:"tcp"`
+	UDP      udpRow       `json:"udp64"`
+	Latency  latencyRow   `json:"latency_us"`
+	Gateways []gatewayRow `json:"gateways"`
+	Beside   []besideRow  `json:"beside,omitempty"`
+	Machine  machine      `json:"machine"`
+	Total    float64      `json:"total_s"`
+	addrs    addresses    // for the drawing
 }
 
 // addresses of the six interfaces, in the order of the row.
 type addresses struct{ ethA, lanA, wanA, wanB, lanB, ethB string }
 
-// gatewaySpoken is what gateway A tells about how it works.
-type gatewaySpoken struct {
-	engine   string
-	workers  int
-	innerMTU int
+// setting is what gateway A tells about how it works; B has the same configuration on the same machine.
+type setting struct {
+	Engine   string `json:"engine"`
+	Workers  int    `json:"workers"`
+	InnerMTU int    `json:"inner_mtu"`
 }
 
 // tcpRow is one TCP measurement. Goodput is counted at the receiver.
 type tcpRow struct {
 	Streams  int     `json:"streams"`
-	Gbps     float64 `json:"gbps"`
-	CPUPerGB float64 `json:"gateway_cpu_s_per_gb"` // user and system time of both gateways
-	CPU      float64 `json:"gateway_cpu_s"`
+	Gbps     figure  `json:"gbps"`
+	CPUPerGB figure  `json:"gateway_cpu_s_per_gb"` // user and system time of both gateways; none without gateways
+	CPU      figure  `json:"gateway_cpu_s"`
 	Wall     float64 `json:"wall_s"`
 }
 
@@ -56,7 +56,7 @@ type udpRow struct {
 	Limit      string   `json:"limit"` // what ended the search
 	Duplicates uint64   `json:"duplicates"`
 	Reordered  uint64   `json:"reordered"`
-	CPUPer     float64  `json:"gateway_cpu_us_per_packet"`
+	CPUPer     figure   `json:"gateway_cpu_us_per_packet"`
 	OneWay     quantile `json:"one_way_us"` // under that load
 	Sent       uint64   `json:"sent"`       // packets, as Received
 	Received   uint64   `json:"received"`   // each once
@@ -91,17 +91,17 @@ const (
 
 // quantile is a distribution in µs.
 type quantile struct {
-	P50  float64 `json:"p50"`
-	P99  float64 `json:"p99"`
-	P999 float64 `json:"p999"`
+	P50  figure `json:"p50"`
+	P99  figure `json:"p99"`
+	P999 figure `json:"p999"`
 }
 
 // latencyRow is the round trip of echoes through the idle tunnel, in µs.
 type latencyRow struct {
 	quantile
-	Max     float64 `json:"max"`
-	Samples int64   `json:"samples"`
-	Lost    uint64  `json:"lost"`
+	Max     figure `json:"max"`
+	Samples int64  `json:"samples"`
+	Lost    uint64 `json:"lost"`
 }
 
 // gatewayRow is one gateway's books after everything, when idle.
@@ -127,13 +127,30 @@ type besideRow struct {
 	TCP     []tcpRow   `json:"tcp"`
 	UDP     udpRow     `json:"udp64"`
 	Latency latencyRow `json:"latency_us"`
-	// Ratio is culvert's figure divided by the other's, for each TCP row and the UDP row.
+	// Ratio has culvert's figures divided by this row's, each under the names that both have in the document.
 	Ratio ratio `json:"culvert_ratio"`
 }
 
 type ratio struct {
-	TCP []float64 `json:"tcp"`
-	UDP float64   `json:"udp64"`
+	TCP     []tcpRatio   `json:"tcp"`
+	UDP     udpRatio     `json:"udp64"`
+	Latency latencyRatio `json:"latency_us"`
+}
+
+type tcpRatio struct {
+	Streams  int    `json:"streams"`
+	Gbps     figure `json:"gbps"`
+	CPUPerGB figure `json:"gateway_cpu_s_per_gb"`
+}
+
+// udpRatio has none of rates that are not the highest within the loss allowed.
+type udpRatio struct {
+	Delivered figure `json:"delivered_kpps"`
+	CPUPer    figure `json:"gateway_cpu_us_per_packet"`
+}
+
+type latencyRatio struct {
+	P50 figure `json:"p50"`
 }
 
 // machine is where it ran: figures of different machines are not to be compared.
@@ -146,11 +163,19 @@ type machine struct {
 	Others float64 `json:"other_programs_cores"`
 }
 
-func newTCPRow(r traffic.TCPResult) tcpRow {
-	return tcpRow{r.Streams, round(r.Gbps(), 3), round(r.CPUPerGB(), 3), round(r.CPU.Total().Seconds(), 2), round(r.Wall.Seconds(), 3)}
+// newTCPRow makes a row; gateways says whether there are processes whose CPU time was measured.
+func newTCPRow(r traffic.TCPResult, gateways bool) tcpRow {
+	row := tcpRow{Streams: r.Streams, Gbps: found(r.Gbps(), 3), Wall: round(r.Wall.Seconds(), 3)}
+	if gateways {
+		row.CPUPerGB, row.CPU = found(r.CPUPerGB(), 3), found(r.CPU.Total().Seconds(), 2)
+	}
+	if r.Bytes == 0 {
+		row.CPUPerGB = nil
+	}
+	return row
 }
 
-func newUDPRow(s traffic.SearchResult, within bool) udpRow {
+func newUDPRow(s traffic.SearchResult, within, gateways bool) udpRow {
 	u := udpRow{
 		Offered: round(s.Offered()/1e3, 1), Delivered: round(s.Delivered()/1e3, 1), Loss: round(max(s.Loss(), 0), 5), Within: within, Limit: limitTime,
 		Duplicates: s.Duplicates, Reordered: s.Reordered, OneWay: newQuantile(s.Latency),
@@ -170,42 +195,57 @@ func newUDPRow(s traffic.SearchResult, within bool) udpRow {
 	case s.Bracketed:
 		u.Limit = limitTunnel
 	}
-	if s.Unique > 0 {
-		u.CPUPer = round(s.CPU.Total().Seconds()*1e6/float64(s.Unique), 2)
+	if s.Unique > 0 && gateways {
+		u.CPUPer = found(s.CPU.Total().Seconds()*1e6/float64(s.Unique), 2)
 	}
 	return u
 }
 
 func newLatencyRow(p traffic.PingResult) latencyRow {
-	return latencyRow{newQuantile(p.RTT), micros(p.RTT.Max), p.RTT.Samples, p.Sent - p.Received}
+	return latencyRow{newQuantile(p.RTT), among(p.RTT.Samples, p.RTT.Max), p.RTT.Samples, p.Sent - p.Received}
 }
 
 func newQuantile(l traffic.Latency) quantile {
-	return quantile{micros(l.P50), micros(l.P99), micros(l.P999)}
-}
-
-func micros(d time.Duration) float64 { return round(float64(d)/1e3, 1) }
-
-// round keeps so many digits behind the point.
-func round(x float64, digits int) float64 {
-	p := math.Pow10(digits)
-	return math.Round(x*p) / p
+	return quantile{among(l.Samples, l.P50), among(l.Samples, l.P99), among(l.Samples, l.P999)}
 }
 
 // newRatio compares culvert's rows with another's.
-func newRatio(tcp []tcpRow, udp udpRow, other besideRow) ratio {
-	var r ratio
-	for i := range min(len(tcp), len(other.TCP)) {
-		r.TCP = append(r.TCP, quotient(tcp[i].Gbps, other.TCP[i].Gbps))
+func newRatio(r *result, other *besideRow) ratio {
+	c := ratio{TCP: []tcpRatio{}}
+	for i := range min(len(r.TCP), len(other.TCP)) {
+		a, b := r.TCP[i], other.TCP[i]
+		c.TCP = append(c.TCP, tcpRatio{a.Streams, quotient(a.Gbps, b.Gbps), quotient(a.CPUPerGB, b.CPUPerGB)})
 	}
-	r.UDP = quotient(udp.Delivered, other.UDP.Delivered)
-	return r
+	if a, b := r.UDP, other.UDP; a.Within && b.Within {
+		c.UDP = udpRatio{quotient(&a.Delivered, &b.Delivered), quotient(a.CPUPer, b.CPUPer)}
+	}
+	c.Latency.P50 = quotient(r.Latency.P50, other.Latency.P50)
+	return c
 }
 
-// quotient is 0 where there is none: JSON has no infinity.
-func quotient(a, b float64) float64 {
-	if b == 0 {
-		return 0
+// shortfalls says what a demo promises and this one could not measure.
+func (r *result) shortfalls() (all []string) {
+	check := func(of string, tcp []tcpRow, udp udpRow, latency latencyRow) {
+		for _, row := range tcp {
+			if row.Gbps == nil || *row.Gbps == 0 {
+				all = append(all, fmt.Sprintf("%sTCP, %s: nothing came through", of, count(row.Streams, "stream")))
+			}
+		}
+		if !udp.Within {
+			all = append(all, fmt.Sprintf("%sUDP: there is no rate %s", of, mostLost))
+		}
+		if latency.Samples == 0 {
+			all = append(all, of+"latency: no echo was answered")
+		}
 	}
-	return round(a/b, 2)
+	check("", r.TCP, r.UDP, r.Latency)
+	for _, g := range r.Gateways {
+		if !g.Balanced {
+			all = append(all, fmt.Sprintf("the books of gateway %s do not balance, which is a mistake in culvert", g.Name))
+		}
+	}
+	for _, b := range r.Beside {
+		check(b.Name+": ", b.TCP, b.UDP, b.Latency)
+	}
+	return all
 }

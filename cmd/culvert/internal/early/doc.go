@@ -2,5 +2,6 @@
 // second: a SIGHUP that came in that time would end the process. It imports nothing but the standard library, so that Go
 // initializes it first.
 //
-//	signals.go  Signals
+//	signals.go      Signals
+//	interrupted.go  what ends other commands, and their exit status
 package early

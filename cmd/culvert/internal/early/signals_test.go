@@ -1,6 +1,8 @@
 package early
 
 import (
+	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
@@ -48,5 +50,38 @@ func TestTake(t *testing.T) {
 			t.Errorf("a command that is not run has taken %v into %s", s, name)
 		default:
 		}
+	}
+}
+
+// A signal ends the context and says which it was; without one, stop ends it, and the parent's end is one too.
+func TestInterruptible(t *testing.T) {
+	for sig, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
+		ctx, stop := Interruptible(t.Context(), syscall.SIGINT, syscall.SIGTERM)
+		if err := syscall.Kill(os.Getpid(), sig); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%v did not end it", sig)
+		}
+		var why Interrupted
+		if !errors.As(context.Cause(ctx), &why) || why.Signal != sig || why.ExitStatus() != status {
+			t.Errorf("%v: the cause is %v", sig, context.Cause(ctx))
+		}
+		stop()
+	}
+	ctx, stop := Interruptible(t.Context(), syscall.SIGINT)
+	stop()
+	if <-ctx.Done(); !errors.Is(context.Cause(ctx), context.Canceled) {
+		t.Errorf("stopped: the cause is %v", context.Cause(ctx))
+	}
+	why := errors.New("the parent's")
+	parent, cancel := context.WithCancelCause(t.Context())
+	ctx, stop = Interruptible(parent, syscall.SIGINT)
+	defer stop()
+	cancel(why)
+	if <-ctx.Done(); context.Cause(ctx) != why {
+		t.Errorf("the parent ended: the cause is %v", context.Cause(ctx))
 	}
 }

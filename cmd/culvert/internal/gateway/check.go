@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"culvert/cmd/culvert/internal/control"
 	"culvert/cmd/culvert/internal/hostnet"
 	"culvert/configs"
 	"culvert/offload"
@@ -23,9 +23,11 @@ import (
 
 // Check finds what a configuration asks for, though it is right in itself, and this program does not have; with host, also
 // what this machine does not have: engines, addresses, directories, names that are taken. It changes nothing, and it is what
-// Start does first, so that what it passes starts, if nothing changes in between. An error is a configs.Errors.
+// Start does first, so that what it passes starts for root, if nothing changes in between and the gateway that runs here has been
+// stopped. A warning is what depends on who runs it. An error is a configs.Errors.
 //
-// What only a try shows is left to Start: that the other gateway which holds a lock, a socket or an interface has ended.
+// What only a try shows is left to Start: that a gateway in another network namespace has left the state directory, and that the
+// kernel takes every route.
 func Check(cfg *configs.Config, host bool) ([]configs.Warning, error) {
 	var f findings
 	if host {
@@ -34,7 +36,7 @@ func Check(cfg *configs.Config, host bool) ([]configs.Warning, error) {
 			return nil, err
 		}
 		defer h.Close()
-		f.net = h
+		f.net, f.gateway = h, hostnet.OwnedBy()
 	}
 	f.program(cfg)
 	if host && len(f.errs) == 0 {
@@ -49,6 +51,8 @@ func Check(cfg *configs.Config, host bool) ([]configs.Warning, error) {
 // findings are what Check has found so far.
 type findings struct {
 	net      *hostnet.Host // to look at, nil where only the program is checked
+	gateway  int           // the process that runs a gateway here already, as of hostnet.OwnedBy
+	reload   bool          // the running gateway asks, about a new configuration
 	errs     configs.Errors
 	warnings []configs.Warning
 }
@@ -91,7 +95,7 @@ func (f *findings) program(cfg *configs.Config) {
 	}
 }
 
-// host checks what depends on this machine, its engines aside. The running gateway asks it too, about a new configuration.
+// host checks what depends on this machine, its engines aside.
 func (f *findings) host(cfg *configs.Config) {
 	f.stateDir(cfg)
 	switch kind, err := f.net.OtherInterface(cfg.Tun.Name); {
@@ -111,13 +115,41 @@ func (f *findings) host(cfg *configs.Config) {
 			ours[t.Local] = true
 		}
 	}
+	f.localSubnets(cfg)
 	f.control(cfg)
 	if cfg.IKE.Enabled {
 		f.socket(cfg, "ike.socket", cfg.IKE.Socket)
 		f.writable(cfg, "ike.state_dir", cfg.IKE.StateDir)
 	}
 	if cfg.Metrics.Listen != "" {
-		f.listen(cfg)
+		f.metrics(cfg)
+	}
+	if !f.reload {
+		f.privileges(cfg)
+		f.tun(cfg)
+		f.ports(cfg, ours)
+	}
+}
+
+// localSubnets looks for the routes by which what comes from a tunnel leaves.
+func (f *findings) localSubnets(cfg *configs.Config) {
+	if !cfg.Guard.Enabled || cfg.Guard.LocalByDefault {
+		return
+	}
+	looked := map[netip.Prefix]bool{}
+	for _, p := range cfg.Policies {
+		l := p.Sel.Src.Masked()
+		if p.Action != sa.Protect || p.Dir != sa.Out || l.Bits() == 0 || looked[l] {
+			continue
+		}
+		looked[l] = true
+		switch routed, err := f.net.Routed(l); {
+		case err != nil:
+			f.add(err)
+		case !routed && !f.net.Has(l):
+			f.warn(cfg, fmt.Sprintf("tunnel.%s.local_subnets", p.Tunnel), fmt.Sprintf("no route but the default one leads to %v, and the guard lets nothing from a tunnel leave by that: "+
+				"give this host a route to it, or, if the LAN is behind the default route, set local_by_default_route = true in [guard]", l))
+		}
 	}
 }
 
@@ -127,6 +159,7 @@ func (f *findings) stateDir(cfg *configs.Config) {
 		return // package configs has refused it if it matters
 	}
 	f.writable(cfg, "state_dir", cfg.StateDir)
+	f.marks(cfg)
 	kind, err := sa.VolatileDir(cfg.StateDir)
 	if err != nil || kind == "" || cfg.StateDirVolatile {
 		return // an error is one of writable's too
@@ -139,6 +172,32 @@ func (f *findings) stateDir(cfg *configs.Config) {
 		return
 	}
 	f.warn(cfg, "state_dir", fmt.Sprintf("%s is on a %s, which a reboot empties: the sequence numbers then begin at 1 again, and a peer whose SA is not new drops them as repeated; %s", cfg.StateDir, kind, disk))
+}
+
+// marks checks that the sequence marks can be believed.
+func (f *findings) marks(cfg *configs.Config) {
+	err := sa.CheckStore(cfg.StateDir)
+	for range 3 {
+		if f.gateway == 0 || !errors.Is(err, sa.ErrStoreCorrupt) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond) // it may just be writing
+		err = sa.CheckStore(cfg.StateDir)
+	}
+	switch {
+	case err == nil, f.reload, errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.EROFS): // the directory's, and told
+	case errors.Is(err, unix.EACCES) && os.Geteuid() != 0: // the same
+	case errors.Is(err, sa.ErrStoreExposed) && os.Geteuid() != 0:
+		f.warn(cfg, "state_dir", Plain(err)) // whose it must be depends on who runs the gateway
+	default:
+		f.refuse(cfg, "state_dir", Plain(err), storeMend(err), err)
+	}
+}
+
+// pseudoFS are file systems in which the kernel alone makes files, whatever access(2) says, by what statfs(2) calls them.
+var pseudoFS = map[uint32]string{
+	unix.PROC_SUPER_MAGIC: "proc", unix.SYSFS_MAGIC: "sysfs", unix.CGROUP_SUPER_MAGIC: "cgroup", unix.CGROUP2_SUPER_MAGIC: "cgroup2",
+	unix.DEVPTS_SUPER_MAGIC: "devpts", unix.DEBUGFS_MAGIC: "debugfs", unix.TRACEFS_MAGIC: "tracefs", unix.SECURITYFS_MAGIC: "securityfs",
 }
 
 // writable checks that a directory is there, or can be made, and can be written.
@@ -156,6 +215,11 @@ func (f *findings) writable(cfg *configs.Config, key, dir string) {
 		if errors.Is(err, unix.ENOENT) && up != at {
 			at = up
 			continue
+		}
+		var sfs unix.Statfs_t
+		if err == nil && unix.Statfs(at, &sfs) == nil && pseudoFS[uint32(sfs.Type)] != "" {
+			f.refuse(cfg, key, fmt.Sprintf("%s is on a file system of the kernel's own (%s), where nobody can make a file", configs.Quote(dir), pseudoFS[uint32(sfs.Type)]), "choose a directory that can be written", nil)
+			return
 		}
 		if err == nil {
 			return
@@ -200,36 +264,28 @@ func (f *findings) socket(cfg *configs.Config, key, path string) {
 		f.refuse(cfg, key, configs.Quote(path)+" is there already, and is no socket", "remove it, or choose another path", nil)
 		return
 	}
+	had := len(f.errs)
 	f.writable(cfg, key, filepath.Dir(path))
-}
-
-// listen checks the address that the metrics are to be served at, on a port that is free: theirs may be a running gateway's.
-func (f *findings) listen(cfg *configs.Config) {
-	host, _, err := net.SplitHostPort(cfg.Metrics.Listen)
-	if err == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		var lc net.ListenConfig
-		var ln net.Listener
-		if ln, err = lc.Listen(ctx, "tcp", net.JoinHostPort(host, "0")); err == nil {
-			ln.Close()
-			return
+	if len(f.errs) == had && !f.reload && f.gateway == 0 {
+		if err := control.Taken(path); err != nil {
+			f.refuse(cfg, key, err.Error(), "", err)
 		}
 	}
-	f.refuse(cfg, "metrics.listen", fmt.Sprintf("this host cannot listen on %s: %v", configs.Quote(host), reason(err)),
-		`write an address that it has, such as "127.0.0.1:9750", or "" to switch it off`, err)
 }
 
-// reason is the innermost of a chain of the net package's errors: the outer ones repeat the address.
+// reason is the innermost of a chain of the net and os packages' errors: the outer ones repeat the address or the path.
 func reason(err error) error {
 	for {
 		var op *net.OpError
 		var sys *os.SyscallError
+		var path *fs.PathError
 		switch {
 		case errors.As(err, &op):
 			err = op.Err
 		case errors.As(err, &sys):
 			err = sys.Err
+		case errors.As(err, &path):
+			err = path.Err
 		default:
 			return err
 		}
@@ -273,7 +329,7 @@ next:
 		for _, t := range transforms(registry, cfg) {
 			e, err := registry.Select(t, name)
 			if err != nil {
-				why = append(why, strings.TrimPrefix(err.Error(), "offload: "))
+				why = append(why, Plain(err))
 				continue next
 			}
 			engine = e

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
@@ -78,9 +77,11 @@ type Gateway struct {
 	refused *control.Refused // the last reload, if it failed
 	tunnels map[string]*tunnel
 	host    hostState
+	diag    diagnosis
 
 	net   *hostnet.Host
 	owner *hostnet.Owner
+	tun   int // index of the TUN, whatever its name
 	stop  chan struct{}
 	wg    sync.WaitGroup
 
@@ -94,7 +95,7 @@ type Gateway struct {
 func Start(cfg *configs.Config, log *slog.Logger, level *slog.LevelVar, version string) (*Gateway, error) {
 	g := &Gateway{
 		log: log, level: level, version: version, started: time.Now(), cfg: cfg, loaded: time.Now(),
-		tunnels: map[string]*tunnel{}, stop: make(chan struct{}), died: make(chan struct{}),
+		tunnels: map[string]*tunnel{}, stop: make(chan struct{}), died: make(chan struct{}), diag: newDiagnosis(),
 	}
 	if err := g.start(); err != nil {
 		g.abandon()
@@ -134,8 +135,9 @@ func (g *Gateway) start() error {
 	}
 	g.db = sa.NewDB()
 	if g.inner, err = link.OpenTUN(cfg.Tun.Name, tunMTU(cfg, mtus), link.TUNOptions{NoTSO: !cfg.Tun.GSO}); err != nil {
-		return cfg.Refuse("tun.name", plain(err), "run as root where /dev/net/tun is, or choose another name", err)
+		return cfg.Refuse("tun.name", Plain(err), "run as root where /dev/net/tun is, or choose another name", err)
 	}
+	g.tun = g.net.IndexOf(cfg.Tun.Name)
 	g.links = cfg.Links()
 	for _, l := range g.links {
 		o, err := openLink(l)
@@ -221,7 +223,7 @@ func (g *Gateway) startIKE() (err error) {
 		return nil
 	}
 	if g.ikeStore, err = sa.OpenStore(cfg.IKE.StateDir); err != nil {
-		return cfg.Refuse("ike.state_dir", plain(err), storeMend(err), err)
+		return cfg.Refuse("ike.state_dir", Plain(err), storeMend(err), err)
 	}
 	esp := map[netip.Addr]int{}
 	for i, l := range g.links {
@@ -241,9 +243,23 @@ func (g *Gateway) planeCause() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if _, err := g.net.Missing(plan(g.cfg, g.innerNow())); errors.Is(err, hostnet.ErrNoTUN) {
-		return err
+		return g.noTUN()
 	}
 	return errors.New("the data plane stopped by itself")
+}
+
+// renamed is the error for a TUN that has another name now.
+type renamed struct{ to string }
+
+func (e *renamed) Error() string { return "the TUN is " + e.to + " now" }
+func (e *renamed) Unwrap() error { return hostnet.ErrNoTUN }
+
+// noTUN says where the TUN is that there is none of.
+func (g *Gateway) noTUN() error {
+	if now := g.net.NameOf(g.tun); now != "" {
+		return &renamed{now}
+	}
+	return hostnet.ErrNoTUN
 }
 
 // chooseEngine selects the engine, and makes the pool for it if there are to be workers.
@@ -261,20 +277,6 @@ func (g *Gateway) chooseEngine() (err error) {
 	return nil
 }
 
-// plain is an error for a user, to whom the names of packages in front say nothing.
-func plain(err error) string {
-	s := err.Error()
-	for {
-		was := s
-		for _, pkg := range []string{"link: ", "dataplane: ", "offload: ", "sa: ", "sequence store: "} {
-			s = strings.TrimPrefix(s, pkg)
-		}
-		if s == was {
-			return s
-		}
-	}
-}
-
 // openStore opens the sequence store, nil without a state directory, which package configs refuses for an AEAD.
 func (g *Gateway) openStore() (*sa.Store, error) {
 	if g.cfg.StateDir == "" {
@@ -283,7 +285,7 @@ func (g *Gateway) openStore() (*sa.Store, error) {
 	}
 	s, err := sa.OpenStore(g.cfg.StateDir)
 	if err != nil {
-		return nil, g.cfg.Refuse("state_dir", plain(err), storeMend(err), err)
+		return nil, g.cfg.Refuse("state_dir", Plain(err), storeMend(err), err)
 	}
 	if s.Created() {
 		g.log.Info("no sequence marks were there: a new file of them begins", "state_dir", g.cfg.StateDir)
@@ -296,7 +298,7 @@ func (g *Gateway) openStore() (*sa.Store, error) {
 
 // storeMend is what to do about it, where the error does not say so itself.
 func storeMend(err error) string {
-	for _, told := range []error{sa.ErrStoreBusy, sa.ErrStoreCorrupt, fs.ErrPermission, unix.EROFS} {
+	for _, told := range []error{sa.ErrStoreBusy, sa.ErrStoreCorrupt, sa.ErrStoreExposed, sa.ErrStoreForeign, fs.ErrPermission, unix.EROFS} {
 		if errors.Is(err, told) {
 			return ""
 		}
@@ -326,7 +328,7 @@ func linkError(cfg *configs.Config, l configs.Link, err error) error {
 			case errors.Is(err, unix.EACCES):
 				mend = "run as root, or with CAP_NET_BIND_SERVICE, or give the tunnel a local_port of 1024 or more"
 			}
-			return cfg.Refuse(fmt.Sprintf("tunnel.%s.local", cfg.Tunnels[i].Name), plain(err), mend, err)
+			return cfg.Refuse(fmt.Sprintf("tunnel.%s.local", cfg.Tunnels[i].Name), Plain(err), mend, err)
 		}
 	}
 	return err
@@ -335,8 +337,8 @@ func linkError(cfg *configs.Config, l configs.Link, err error) error {
 // serve opens the control socket and the metrics.
 func (g *Gateway) serve() (err error) {
 	if g.cfg.Control != "" {
-		if g.control, err = control.Listen(g.cfg.Control, g); err != nil {
-			return g.cfg.Refuse("control", err.Error(), "stop the other gateway, or choose another path", err)
+		if g.control, err = control.Listen(g.cfg.Control, g, g.log); err != nil {
+			return g.cfg.Refuse("control", err.Error(), controlMend(err), err)
 		}
 	}
 	if g.cfg.Metrics.Listen != "" {
@@ -344,10 +346,20 @@ func (g *Gateway) serve() (err error) {
 		if err != nil {
 			return g.cfg.Refuse("metrics.listen", err.Error(), `choose a free address, or "" for none`, err)
 		}
-		g.metrics = &http.Server{Handler: g.metricsHandler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second}
+		g.metrics = &http.Server{Handler: g.metricsHandler(), ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second,
+			ErrorLog: slog.NewLogLogger(g.log.Handler(), slog.LevelWarn)}
 		go g.metrics.Serve(ln)
 	}
 	return nil
+}
+
+// controlMend is what to do where the error does not say so itself.
+func controlMend(err error) string {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return `choose a path where a socket can be made, such as "` + control.DefaultSocket + `"`
+	}
+	return ""
 }
 
 // Died is closed when the gateway cannot go on: its data plane has stopped by itself, or the TUN is gone.
@@ -355,10 +367,14 @@ func (g *Gateway) Died() <-chan struct{} { return g.died }
 
 // Cause is why, once Died is closed, and what to do; stop is what Stop gave.
 func (g *Gateway) Cause(stop error) error {
+	var moved *renamed
+	if errors.As(g.cause, &moved) {
+		return fmt.Errorf("the interface %s was renamed to %s, and its routes and rules go by the name: keep what renamed it from doing so (a rule of udev's, a network manager), or write name = %[2]q below [tun], and start culvert again; until then the guard holds what it protects", g.cfg.Tun.Name, moved.to)
+	}
 	if errors.Is(g.cause, hostnet.ErrNoTUN) {
 		return fmt.Errorf("the interface %s was deleted: start culvert again; until then the guard holds what it protects", g.cfg.Tun.Name)
 	}
-	return errors.New(plain(errors.Join(g.cause, stop)))
+	return errors.New(Plain(errors.Join(g.cause, stop)))
 }
 
 // Stop drains and closes everything. The guard stays.

@@ -25,6 +25,7 @@ func (g *Gateway) Status() control.Status {
 		Version: g.version, PID: os.Getpid(), Started: g.started, Config: g.cfg.File, Loaded: g.loaded,
 		Engine: g.engine.Name(), Workers: g.cfg.Workers, Tunnels: len(g.tunnels), Balanced: true,
 		Refused: g.refused, Host: g.hostStatus(),
+		State: g.storeStatus(), Hints: g.hintStatus(),
 	}
 	g.mu.Unlock()
 	s.TUN = control.TUN{Name: g.inner.Name(), MTU: g.inner.MTU(), Offloads: g.inner.Offloads()}

@@ -49,7 +49,7 @@ func (g *Gateway) restore(w *hostnet.Watcher) {
 		began := time.Now()
 		gone, failed := g.restoreNow(began)
 		if gone {
-			g.kill(hostnet.ErrNoTUN)
+			g.kill(g.noTUN())
 			return
 		}
 		again.Reset(compareEvery)

@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,7 +81,7 @@ func tunMTU(cfg *configs.Config, mtus map[string]int) int {
 
 // plan is what the configuration means for the host's routes.
 func plan(cfg *configs.Config, mtus map[string]int) hostnet.Plan {
-	p := hostnet.Plan{TUN: cfg.Tun.Name, Addresses: cfg.Tun.Addresses, Guard: cfg.Guard.Enabled}
+	p := hostnet.Plan{TUN: cfg.Tun.Name, Addresses: cfg.Tun.Addresses, Guard: cfg.Guard.Enabled, LocalByDefault: cfg.Guard.LocalByDefault}
 	for _, pol := range cfg.Policies {
 		if pol.Action == sa.Bypass && pol.Dir == sa.Out {
 			p.Bypass = append(p.Bypass, pol.Sel.Dst)
@@ -125,7 +126,7 @@ func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, e
 		return nil, err
 	}
 	refuse := func(side string, err error) error {
-		return cfg.Refuse(fmt.Sprintf("tunnel.%s.%s", t.Name, side), plain(err), "see `culvert example` for one that works", err)
+		return cfg.Refuse(fmt.Sprintf("tunnel.%s.%s", t.Name, side), Plain(err), "see `culvert example` for one that works", err)
 	}
 	outP, inP := t.OutParams(), t.InParams()
 	outP.PathMTU = mtu
@@ -135,29 +136,33 @@ func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, e
 	}
 	outS, err := g.engine.NewSession(t.Transform, offload.Seal, outP.Keys)
 	if err != nil {
+		seq.Close()
 		return nil, refuse("out", err)
 	}
 	out, err := sa.NewOutbound(outP, outS, seq)
 	if err != nil {
 		outS.Close()
+		seq.Close()
 		return nil, refuse("out", err)
 	}
 	inS, err := g.engine.NewSession(t.Transform, offload.Open, inP.Keys)
 	if err != nil {
 		outS.Close()
+		seq.Close()
 		return nil, refuse("in", err)
 	}
 	in, err := sa.NewInbound(inP, inS, out)
 	if err != nil {
 		outS.Close()
 		inS.Close()
+		seq.Close()
 		return nil, refuse("in", err)
 	}
 	if err := g.remember(in, &inP); err != nil {
 		seq.Close()
 		outS.Close()
 		inS.Close()
-		return nil, cfg.Refuse(fmt.Sprintf("tunnel.%s.in", t.Name), plain(err), storeMend(err), err)
+		return nil, cfg.Refuse(fmt.Sprintf("tunnel.%s.in", t.Name), Plain(err), storeMend(err), err)
 	}
 	return &tunnel{cfg: t, out: out, in: in, mtu: mtu}, nil
 }
@@ -197,7 +202,7 @@ func closeAll(ts map[string]*tunnel) {
 }
 
 // publish makes the DB hold these tunnels and the configuration's policies, and nothing else, at once. SAs that it held
-// before go on as they are.
+// before go on as they are, but for the name of their tunnel.
 func (g *Gateway) publish(cfg *configs.Config, next map[string]*tunnel) error {
 	var outs []*sa.Outbound
 	var ins []*sa.Inbound
@@ -214,7 +219,17 @@ func (g *Gateway) publish(cfg *configs.Config, next map[string]*tunnel) error {
 	}
 	return g.db.Update(func(tx *sa.Tx) error {
 		o, i, p := g.others()
-		return tx.Replace(append(outs, o...), append(ins, i...), append(policies, p...))
+		if err := tx.Replace(append(outs, o...), append(ins, i...), append(policies, p...)); err != nil {
+			return err
+		}
+		for _, t := range cfg.Tunnels {
+			if n := next[t.Name]; n.out.Params().Name != t.Name {
+				if err := errors.Join(tx.RenameOutbound(n.out, t.Name), tx.RenameInbound(n.in, t.Name)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
 	})
 }
 
@@ -256,7 +271,7 @@ func (g *Gateway) Refused(why error) {
 }
 
 // Reload brings a running gateway to cfg: all of it or, with an error that says why, nothing. A tunnel that is the same
-// keeps its SAs, with sequence, window and counters. The gateway owns cfg from here on.
+// keeps its SAs, with sequence, window and counters, also under another name. The gateway owns cfg from here on.
 func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -268,7 +283,7 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 		}
 	}()
 	// What a restart would refuse as well comes first, so that nobody is told to restart for it.
-	f := findings{net: g.net}
+	f := findings{net: g.net, reload: true}
 	f.program(cfg)
 	f.host(cfg)
 	if len(f.errs) == 0 {
@@ -294,7 +309,11 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 	next := map[string]*tunnel{}
 	for _, t := range cfg.Tunnels {
 		c, differs := changed[t.Name]
-		if old := g.tunnels[t.Name]; old != nil && (!differs || onlyOutside(c.Keys)) {
+		old := g.tunnels[c.Was(t)]
+		if slices.Contains(diff.Added, t) {
+			old = nil // one that has another name now
+		}
+		if old != nil && (!differs || onlyOutside(c.Keys)) {
 			next[t.Name] = &tunnel{cfg: t, out: old.out, in: old.in, mtu: old.mtu}
 			continue
 		}
@@ -308,21 +327,24 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 			e.Class = configs.ErrRestart
 			return e
 		}
+		if err := g.usedKeys(cfg, t); err != nil {
+			return err
+		}
 		n, err := g.makeTunnel(cfg, t)
 		if err != nil {
 			return err
 		}
 		next[t.Name], made[t.Name] = n, n
 	}
-	// The guard for what is new stands before its policies do; what is gone is unguarded only after them.
+	// The routes and the guard for what is new stand before its policies do; what is gone is unguarded only after them.
 	before, err := g.net.Snapshot()
 	if err != nil {
 		return err
 	}
-	err = g.net.Guard(plan(cfg, mtus))
+	err = g.net.Lay(plan(cfg, mtus))
 	if err == nil {
 		if err = g.publish(cfg, next); errors.Is(err, sa.ErrExists) { // package configs has found none among the static ones
-			err = cfg.Refuse("tunnel", plain(err)+", made by the IKE daemon", "give the tunnel another SPI, or load the configuration again when that SA has been replaced", err)
+			err = cfg.Refuse("tunnel", Plain(err)+", made by the IKE daemon", "give the tunnel another SPI, or load the configuration again when that SA has been replaced", err)
 		}
 	}
 	if err != nil {
@@ -353,11 +375,27 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 // onlyOutside says whether all keys are of settings that are no part of an SA.
 func onlyOutside(keys []string) bool {
 	for _, k := range keys {
-		if k != "keepalive" {
+		if k != "keepalive" && k != "name" {
 			return false
 		}
 	}
 	return true
+}
+
+// usedKeys refuses a new tunnel one of whose SAs is, by SPI and key, an SA that runs: it would begin with an empty window, or use
+// numbers again where there is no store, before the old one has ended. A restart ends that first.
+func (g *Gateway) usedKeys(cfg *configs.Config, t *configs.Tunnel) error {
+	for _, old := range g.cfg.Tunnels {
+		side := old.SharesSA(t)
+		if side == "" {
+			continue
+		}
+		e := cfg.Refuse(fmt.Sprintf("tunnel.%s.%s", t.Name, side), fmt.Sprintf("it has the SPI and keys of tunnel %q as it runs", old.Name),
+			"restart culvert, or give the tunnel new SPIs and keys in both directions", nil)
+		e.Class = configs.ErrRestart
+		return e
+	}
+	return nil
 }
 
 // keepsKeys refuses a change to an SA whose key stays: a new SA with the old key would begin with an empty replay window, and

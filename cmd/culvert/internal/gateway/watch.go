@@ -19,21 +19,25 @@ func (g *Gateway) watch() {
 			}
 		}()
 	}
-	g.wg.Add(2)
+	g.wg.Add(3)
+	go g.diagnose()
 	go g.tick()
 	go g.expiries()
 }
 
 // notice believes what the network says of a path only where it quotes a packet that was just sent there (RFC 4301 8.2).
 func (g *Gateway) notice(linkIndex int, n link.Notice) {
-	if n.Kind != link.NoticeTooBig || n.MTU == 0 {
-		return
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name, t := range g.tunnels {
 		p := t.out.Params()
-		if p.Link != linkIndex || t.out.Peer().Addr() != n.Peer.Addr() || p.SPI != n.SPI && !n.Local {
+		if p.Link != linkIndex || t.out.Peer().Addr() != n.Peer.Addr() {
+			continue
+		}
+		if n.Kind != link.NoticeTooBig && (p.SPI == n.SPI || n.SPI == 0) { // it may quote a keepalive, or too little
+			g.noticeHint(name, t, n)
+		}
+		if n.Kind != link.NoticeTooBig || n.MTU == 0 || p.SPI != n.SPI && !n.Local {
 			continue
 		}
 		var learned bool

@@ -10,6 +10,8 @@
 //	203  from bypassed          goto 212        answers to what was let past the tunnel
 //	204  from remote to local   blackhole       the guard: clear traffic that should have come protected (RFC 4301 5.2)
 //	212                         lookup Table
+//	217  iif TUN to local       lookup main     without its default route
+//	218  iif TUN to local       unreachable     what was decapsulated for nobody here leaves in clear by no default route
 //
 // A subnet of everything is selected in two halves (0.0.0.0/1 and 128.0.0.0/1): the kernel tells rules of one preference apart only by
 // what both of them have.
@@ -32,9 +34,10 @@
 // with a route into the TUN, an unreachable one behind it, and throw routes for what a policy lets past the tunnel. All of it comes
 // before strongSwan's own rule, 220.
 //
-//	hostnet.go  routes into the TUN, the guard, removing both
-//	look.go     what a host has, looked at and not changed
-//	selected.go what an IKE daemon's policies select
-//	own.go      one gateway in each network namespace
-//	watch.go    what of it others have removed
+//	hostnet.go    routes into the TUN, the guard, removing both
+//	look.go       what a host has, looked at and not changed
+//	addresses.go  all addresses that it has
+//	selected.go   what an IKE daemon's policies select
+//	own.go        one gateway in each network namespace
+//	watch.go      what of it others have removed
 package hostnet

@@ -32,6 +32,8 @@ const (
 	prefLocal   = 203
 	prefGuard   = 204
 	prefLookup  = 212
+	prefRouted  = 217
+	prefStray   = 218
 	metricTUN   = 1
 	metricGuard = 1<<31 - 2 // the worst that fits an int on 32-bit machines too
 )
@@ -92,6 +94,8 @@ type Plan struct {
 	Protected []Pair
 	Bypass    []netip.Prefix
 	Guard     bool
+	// LocalByDefault lets what the gateway decapsulated for a local subnet leave by a default route, which usually leads outside.
+	LocalByDefault bool
 }
 
 // key identifies a route or rule of ours for comparison; what is equal in it need not be replaced.
@@ -103,32 +107,15 @@ type key string
 func (h *Host) Apply(p Plan) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.planned = p.ruleKeys()
+	if err := h.layPlan(&p); err != nil {
+		return err
+	}
 	l, err := h.tun(&p)
 	if err != nil {
-		return errors.Join(err, h.guard(&p))
-	}
-	var errs []error
-	failed := func(what string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", what, err))
-		}
-	}
-	// The guard does not wait for what may fail.
-	failed("lay the guard", h.guard(&p))
-	for _, a := range p.Addresses {
-		failed(fmt.Sprintf("give %s the address %s", p.TUN, a), h.nl.AddrReplace(l, &netlink.Addr{IPNet: ipnet(a, true), Flags: unix.IFA_F_NODAD}))
-	}
-	if l.Attrs().TxQLen < tunQueue {
-		failed("lengthen the queue of "+p.TUN, h.nl.LinkSetTxQLen(l, tunQueue))
-	}
-	failed(fmt.Sprintf("set %s up", p.TUN), h.nl.LinkSetUp(l))
-	index := l.Attrs().Index
-	if err := errors.Join(append(errs, h.lay(&p, index))...); err != nil {
 		return err
 	}
 	wantRoutes, wantRules := map[key]bool{}, map[key]bool{}
-	for _, r := range p.routes(index, h.addressIn) {
+	for _, r := range p.routes(l.Attrs().Index, h.addressIn) {
 		wantRoutes[routeKey(&r)] = true
 	}
 	for k := range h.planned {
@@ -136,6 +123,35 @@ func (h *Host) Apply(p Plan) error {
 	}
 	h.keepSelected(wantRoutes, wantRules)
 	return h.remove(wantRoutes, wantRules)
+}
+
+// Lay is Apply without removing anything: what p protects and an earlier plan protected goes on into the TUN. Without the TUN it lays the guard.
+func (h *Host) Lay(p Plan) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.layPlan(&p)
+}
+
+func (h *Host) layPlan(p *Plan) error {
+	h.planned = p.ruleKeys()
+	l, err := h.tun(p)
+	if err != nil {
+		return errors.Join(err, h.guard(p))
+	}
+	var errs []error
+	failed := func(what string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", what, err))
+		}
+	}
+	for _, a := range p.Addresses {
+		failed(fmt.Sprintf("give %s the address %s", p.TUN, a), h.nl.AddrReplace(l, &netlink.Addr{IPNet: ipnet(a, true), Flags: unix.IFA_F_NODAD}))
+	}
+	if l.Attrs().TxQLen < tunQueue {
+		failed("lengthen the queue of "+p.TUN, h.nl.LinkSetTxQLen(l, tunQueue))
+	}
+	failed(fmt.Sprintf("set %s up", p.TUN), h.nl.LinkSetUp(l))
+	return errors.Join(append(errs, h.lay(p, l.Attrs().Index))...)
 }
 
 // keepSelected adds what is the IKE daemon's to what is to be kept.
@@ -303,8 +319,9 @@ func (h *Host) remove(keepRoutes, keepRules map[key]bool) error {
 	if err != nil {
 		return err
 	}
-	// A throw route stands as long as what it is an exception from.
-	sort.SliceStable(routes, func(i, j int) bool { return routes[i].Type != unix.RTN_THROW && routes[j].Type == unix.RTN_THROW })
+	// An unreachable route never stands alone where the TUN still is, and a throw route as long as what it is an exception from.
+	turn := map[int]int{unix.RTN_UNREACHABLE: 0, unix.RTN_UNICAST: 1, unix.RTN_THROW: 2}
+	sort.SliceStable(routes, func(i, j int) bool { return turn[routes[i].Type] < turn[routes[j].Type] })
 	for i := range routes {
 		if r := &routes[i]; !keepRoutes[routeKey(r)] {
 			if err := h.nl.RouteDel(r); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -357,9 +374,6 @@ func (p *Plan) routes(tun int, source func(netip.Prefix) netip.Addr) []netlink.R
 		}
 	}
 	for _, dst := range order {
-		if p.Guard {
-			add(dst, netlink.Route{Type: unix.RTN_UNREACHABLE, Priority: metricGuard})
-		}
 		if tun != 0 {
 			r := netlink.Route{LinkIndex: tun, MTU: mtu[dst], Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE}
 			// Linux tells senders of IPv6 packets the route's MTU only if it is locked, else the interface's.
@@ -368,6 +382,9 @@ func (p *Plan) routes(tun int, source func(netip.Prefix) netip.Addr) []netlink.R
 				r.Src = s.AsSlice()
 			}
 			add(dst, r)
+		}
+		if p.Guard { // after it, so that a narrower subnet than before is reachable all the while
+			add(dst, netlink.Route{Type: unix.RTN_UNREACHABLE, Priority: metricGuard})
 		}
 	}
 	return all
@@ -401,6 +418,16 @@ func (p *Plan) rules() []*netlink.Rule {
 				for _, src := range sides(b) {
 					add(fam, prefLocal, func(r *netlink.Rule) { r.Src, r.Goto = src, prefLookup })
 				}
+			}
+		}
+		inside := map[netip.Prefix]bool{}
+		for _, pr := range p.Protected {
+			if l := pr.Local.Masked(); !p.LocalByDefault && l.Bits() > 0 && family(l.Addr()) == fam && !inside[l] {
+				inside[l] = true
+				add(fam, prefRouted, func(r *netlink.Rule) {
+					r.IifName, r.Dst, r.Table, r.SuppressPrefixlen = p.TUN, ipnet(l, false), unix.RT_TABLE_MAIN, 0
+				})
+				add(fam, prefStray, func(r *netlink.Rule) { r.IifName, r.Dst, r.Type = p.TUN, ipnet(l, false), unix.RTN_UNREACHABLE })
 			}
 		}
 		seen := map[Pair]bool{}
@@ -469,6 +496,8 @@ func (h *Host) ourRules() ([]netlink.Rule, error) {
 			switch r.Priority { // the library does not read the action; each of our preferences has one
 			case prefGuard, prefRefuse:
 				r.Type = unix.RTN_BLACKHOLE
+			case prefStray:
+				r.Type = unix.RTN_UNREACHABLE
 			case prefPast:
 				r.Type = actionNop
 			}
@@ -538,7 +567,7 @@ func routeKey(r *netlink.Route) key {
 func ruleKey(r *netlink.Rule) key {
 	table := r.Table
 	switch r.Priority {
-	case prefLookup, prefMark, prefPolicies, prefUnbound:
+	case prefLookup, prefMark, prefPolicies, prefUnbound, prefRouted:
 	default:
 		table = 0 // where there is none, it is listed as one or another
 	}

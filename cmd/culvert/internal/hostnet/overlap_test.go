@@ -39,6 +39,9 @@ func TestOverlapsInAnyOrder(t *testing.T) {
 	h := here(t)
 	for i, a := range overlaps {
 		for _, b := range overlaps[i+1:] {
+			if a.Local.Addr().Is4() != b.Local.Addr().Is4() {
+				continue // the kernel keeps the rules of IPv4 and IPv6 apart
+			}
 			plans := []Plan{planOf(a), planOf(a, b), planOf(b, a), planOf(b)}
 			for _, p := range plans {
 				if err := h.Apply(p); err != nil {

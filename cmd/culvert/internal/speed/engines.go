@@ -76,9 +76,9 @@ func choose(all []offload.Engine, names, levels []string) (chosen []*candidate, 
 		case err == nil:
 			chosen = append(chosen, found...)
 		case everything:
-			notes = append(notes, fmt.Sprintf("%s is left out: %v", e.Name(), err))
+			notes = append(notes, fmt.Sprintf("%s is left out: %s", e.Name(), gateway.Plain(err)))
 		default:
-			return nil, nil, fmt.Errorf("--engine %s: %w", e.Name(), err)
+			return nil, nil, fmt.Errorf("--engine %s: %w", e.Name(), gateway.Plainly(err))
 		}
 	}
 	if len(chosen) == 0 {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"culvert/cmd/culvert/internal/gateway"
+	"culvert/configs"
 	"culvert/offload"
 )
 
@@ -186,12 +188,15 @@ func (o *options) lookup() (found []*offload.Transform, err error) {
 			keys = []int{key}
 		}
 		for _, k := range keys {
+			if _, err := offload.Lookup(base, 0, 0); err != nil {
+				return nil, fmt.Errorf("--transform %q: there is none of this name; %s; or write all", name, configs.TransformMend(base))
+			}
 			t, err := offload.Lookup(base, k, icv)
 			if err != nil && len(o.keyBits) > 0 {
-				return nil, fmt.Errorf("--transform %q with --key-bits %d: %w", name, k, err)
+				return nil, fmt.Errorf("--transform %q with --key-bits %d: %w", name, k, gateway.Plainly(err))
 			}
 			if err != nil {
-				return nil, fmt.Errorf("--transform %q: %w; or all", name, err)
+				return nil, fmt.Errorf("--transform %q: %w", name, gateway.Plainly(err))
 			}
 			add(t)
 		}

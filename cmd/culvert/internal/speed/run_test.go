@@ -58,7 +58,7 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--reference=c3558"}, []string{`--reference "c3558"`, "c2558"}},
 		{[]string{"--reference=c2558", "--transform=all"}, []string{"--reference c2558", "leave out --transform"}},
 		{[]string{"--reference=c2558", "--sweep"}, []string{"leave out --sweep"}},
-		{[]string{"--transform=aes"}, []string{`--transform "aes"`, "authenc(hmac(sha1),cbc(aes))", "or all"}},
+		{[]string{"--transform=aes"}, []string{`--transform "aes"`, "authenc(hmac(sha256),cbc(aes))", "`culvert engines` lists all", "or write all"}},
 		{[]string{"--transform=authenc(hmac(sha1),cbc(aes))/128"}, []string{"bits of key and ICV"}},
 		{[]string{"--key-bits=100"}, []string{"--key-bits 100", "128, 192, 256"}},
 		{[]string{"--transform=all", "--key-bits=100"}, []string{"--key-bits 100", "no transform"}},

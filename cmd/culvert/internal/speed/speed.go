@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"culvert/cmd/culvert/internal/complete"
+	"culvert/cmd/culvert/internal/early"
+	"culvert/cmd/culvert/internal/gateway"
 	"culvert/offload"
 )
 
@@ -50,7 +52,9 @@ of them had to share the machine), and the median by wall time beside it.`,
 			if err := o.check(); err != nil {
 				return err
 			}
-			return run(c.Context(), o, engines(), c.OutOrStdout(), c.ErrOrStderr())
+			ctx, stop := early.Interruptible(c.Context(), os.Interrupt, unix.SIGTERM)
+			defer stop()
+			return run(ctx, o, engines(), c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 	o.flags(c.Flags())
@@ -92,13 +96,13 @@ func run(ctx context.Context, o *options, all []offload.Engine, out, msg io.Writ
 		p.step(fmt.Sprintf("%s, %s %v, %d bytes", next.engine, next.t, next.dir, next.size))
 		r, err := measure(ctx, m, next.engine, next.target, shape{o.batch, o.threads, o.time, o.repeat})
 		if ctx.Err() != nil {
-			wrong = ctx.Err()
+			wrong = context.Cause(ctx)
 			break
 		}
 		if err != nil {
-			notes = append(notes, fmt.Sprintf("%s is left out for %s: %v", next.engine, next.t, err))
+			notes = append(notes, fmt.Sprintf("%s is left out for %s: %s", next.engine, next.t, gateway.Plain(err)))
 			if !errors.Is(err, offload.ErrUnsupported) {
-				wrong = errors.Join(wrong, fmt.Errorf("engine %s, %v %s, %d bytes: %w", next.engine, next.dir, next.t, next.size, err))
+				wrong = errors.Join(wrong, fmt.Errorf("engine %s, %v %s, %d bytes: %w", next.engine, next.dir, next.t, next.size, gateway.Plainly(err)))
 			}
 			continue
 		}
