@@ -21,7 +21,7 @@ func statusCommand() *cobra.Command {
 	var q queryFlags
 	var wait time.Duration
 	c := &cobra.Command{
-		Use:   "status [--wait DURATION]",
+		Use:   "status",
 		Short: "What the running gateway is doing: links, lanes, drops by cause, and whether the books balance",
 		Example: `  sudo culvert status
   sudo culvert status --json | jq '.lanes[].drops'
