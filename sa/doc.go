@@ -68,7 +68,7 @@
 //	stopped in order     the exact number is on disk: nothing is lost
 //	killed, kill -9      the exact number is in memory: nothing is lost
 //	power failure, or a  only the mark is there: everything up to it counts as received. Packets numbered between the last one
-//	kill without memory  accepted and the mark are refused: 4 seconds' worth at the rate of the time, at least 1024, and 16,384
+//	kill without memory  accepted and the mark are refused: 4 seconds' worth at the rate of the time, at least 1024, and 65,536
 //	                     for an SA that began, or whose peer's numbers leapt, within ten seconds
 //
 // The other choice after a power failure, to go on at the last number known and accept what may be repeated, would let anybody who

@@ -17,8 +17,10 @@ import (
 const (
 	// The least, for an SA that has been slow: a quarter of it goes by before more is asked for, and what is left must last until
 	// the disk has written. At 100,000 packets a second that is 7 ms.
-	minHead   = 1 << 10
-	firstHead = 1 << 14          // until a rate is known, and after a leap of the numbers
+	minHead = 1 << 10
+	// Until a rate is known, and after a leap of the numbers. A quarter goes by before more is asked for, and a disk that is written
+	// to by others may need 100 ms: 49,152 packets last that long at 490,000 a second.
+	firstHead = 1 << 16
 	maxHead   = 1 << 26          // 64 million packets
 	headTime  = 4 * time.Second  // what it lasts at the rate of the SA
 	headGrows = 16               // times, at most, from one mark to the next: a rate of a few milliseconds says little

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"sort"
@@ -11,22 +12,57 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"culvert/cmd/culvert/internal/complete"
 	"culvert/cmd/culvert/internal/control"
 	"culvert/dataplane"
 )
 
 func statusCommand() *cobra.Command {
 	var q queryFlags
+	var wait time.Duration
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "What the running gateway is doing: links, lanes, drops by cause, and whether the books balance",
 		Example: `  sudo culvert status
-  sudo culvert status --json | jq '.lanes[].drops'`,
+  sudo culvert status --json | jq '.lanes[].drops'
+  sudo culvert run & sudo culvert status --wait 10s`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return ask(c, &q, "status", printStatus) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if wait < 0 {
+				return fmt.Errorf("--wait %v: write a duration of 0 or more, like 10s", wait)
+			}
+			if err := awaitReady(c.Context(), control.Dial(q.socket), wait); err != nil {
+				return err
+			}
+			return ask(c, &q, "status", printStatus)
+		},
 	}
 	q.add(c)
+	c.Flags().DurationVar(&wait, "wait", 0, "so long at most, wait until the gateway answers and its routes and guard are in place")
+	complete.Flag(c, "wait", complete.Fixed("10s", "1m"))
 	return c
+}
+
+// awaitReady returns when a gateway answers and its host is as it should be. With 0 it does not wait.
+func awaitReady(ctx context.Context, gateway *control.Client, most time.Duration) error {
+	for end := time.Now().Add(most); most > 0; {
+		s, err := gateway.Status()
+		if err == nil && s.Host.InPlace {
+			return nil
+		}
+		if err == nil {
+			err = fmt.Errorf("the gateway is not ready: host %s", hostLine(s.Host))
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("after %v: %w", most, err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return nil
 }
 
 func printStatus(w io.Writer, s control.Status) {

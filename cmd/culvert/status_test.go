@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -114,4 +116,43 @@ func TestEngines(t *testing.T) {
 			t.Errorf("culvert %s:\n%s", strings.Join(args, " "), b.String())
 		}
 	}
+}
+
+// --wait waits for a gateway that comes later and for its routes, and says what it waited for in vain.
+func TestStatusWaits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	client := control.Dial(path)
+	if err := awaitReady(t.Context(), client, 0); err != nil {
+		t.Errorf("without waiting: %v", err)
+	}
+	if err := awaitReady(t.Context(), client, time.Millisecond); err == nil || !strings.Contains(err.Error(), "after 1ms: no gateway answers") {
+		t.Errorf("without a gateway: %v", err)
+	}
+	g := &startingGateway{}
+	s, err := control.Listen(path, g, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := awaitReady(t.Context(), client, time.Millisecond); err == nil || !strings.Contains(err.Error(), "not ready: host being laid again, missing: the route") {
+		t.Errorf("without its routes: %v", err)
+	}
+	g.after = 2
+	if err := awaitReady(t.Context(), client, time.Minute); err != nil || g.asked != 3 {
+		t.Errorf("%v after %d questions", err, g.asked)
+	}
+}
+
+// startingGateway has its routes after some questions; never with 0.
+type startingGateway struct {
+	control.Source
+	after, asked int
+}
+
+func (g *startingGateway) Status() control.Status {
+	if g.after == 0 {
+		return control.Status{Host: control.Host{Guard: true, Missing: []string{"the route"}}}
+	}
+	g.asked++
+	return control.Status{Host: control.Host{Guard: true, InPlace: g.asked > g.after}}
 }
