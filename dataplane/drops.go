@@ -19,6 +19,9 @@ const (
 	CauseNoLink
 	CauseLaneBusy
 	CauseExpired
+	CauseTransportAddress
+	CauseTransportFragment
+	CauseTransportHeader
 	CauseTooBig
 	CauseSeqExhausted
 	CauseSeqNotReserved
@@ -67,6 +70,9 @@ var causes = [NumCauses]struct{ name, text string }{
 	CauseNoLink:            {"no-link", "the SA's outer link is not there, or has been taken away"},
 	CauseLaneBusy:          {"lane-busy", "the SA is served by another lane"},
 	CauseExpired:           {"state-expired", "the SA has passed its hard lifetime"},
+	CauseTransportAddress:  {"transport-address", "an SA in transport mode carries what goes from its own source to its own destination, and nothing else (RFC 4303 3.1.1)"},
+	CauseTransportFragment: {"transport-fragment", "an SA in transport mode carries whole datagrams, and this is a fragment (RFC 4303 3.1.1)"},
+	CauseTransportHeader:   {"transport-header", "in transport mode, an IPv4 option or an IPv6 header would have to stand before ESP, where the gateway cannot put one"},
 	CauseTooBig:            {"too-big", "larger than the path carries; a packet-too-big message was sent inside where one may be"},
 	CauseSeqExhausted:      {"seq-cycled", "the SA's sequence numbers are used up (RFC 4303 3.3.3); rekey, or use ESN"},
 	CauseSeqNotReserved:    {"seq-not-reserved", "the disk has not yet confirmed further sequence numbers"},

@@ -210,6 +210,21 @@ func provocations() []provocation {
 			w.site[siteA].send(p4)
 			return func() Counters { return w.site[siteB].in(udp4) }, 1
 		}},
+		{CauseTransportAddress, "of a network behind the gateway", outwards(func(_ int, out, in *sa.Params) { out.Mode, in.Mode = sa.Transport, sa.Transport }, nil, p4, p6)},
+		{CauseTransportFragment, "first, later and IPv6's atomic one", transported(false, edited(p4, 6, 0x20), edited(p4, 7, 1))},
+		{CauseTransportFragment, "IPv6", transported(true, insert(p6, protoFragment), insert(insert(p6, protoFragment), protoDestOptions))},
+		{CauseTransportHeader, "IPv4 options", transported(false, func() []byte { o := w4; o.ipOptions = []byte{1, 1, 1, 0}; return o.build(false) }())},
+		{CauseTransportHeader, "IPv6 hop-by-hop and routing", transported(true, insert(p6, protoHopByHop), insert(p6, protoRouting))},
+		{CauseBadNextHeader, "transport mode: what stands before ESP", func(t *testing.T) (func() Counters, int) {
+			return inwards(udp4, 0, hosts(1, true), func(_ *world, _ *tunnel, s *sealer) [][]byte {
+				return [][]byte{s.seal(1, protoHopByHop, make([]byte, 40)), s.seal(2, protoRouting, make([]byte, 40)), s.seal(3, protoFragment, make([]byte, 40))}
+			})(t)
+		}},
+		{CauseDummy, "transport mode", inwards(udp4, 0, hosts(1, false), plain(append(fill(14, 1), 0, nextHeaderDummy)))},
+		{CauseBadPad, "transport mode", inwards(udp4, 0, hosts(1, false), plain(append(fill(14, 9), 14, protoUDP)))},
+		{CauseDecapMalformed, "transport mode: cut short before a checksum", inwards(udp4, 0, hosts(1, false), func(_ *world, _ *tunnel, s *sealer) [][]byte {
+			return [][]byte{s.seal(1, protoUDP, make([]byte, 7)), s.seal(2, protoTCP, make([]byte, 19)), s.seal(3, protoUDP, nil)}
+		})},
 		{CauseTooBig, "known", outwards(nil, nil, big.build(false))},
 		{CauseTooBig, "never", outwards(func(_ int, out, in *sa.Params) { out.PathMTU = 65535 }, nil, func() []byte {
 			huge := w4
@@ -398,6 +413,19 @@ func provocations() []provocation {
 			return func() Counters { return w.site[siteB].in(udp4) }, 5
 		}},
 	}
+}
+
+// transported provokes with an SA in transport mode between the host itself and its peer.
+func transported(v6 bool, packets ...[]byte) func(*testing.T) (func() Counters, int) {
+	return outwards(hosts(1, v6), nil, packets...)
+}
+
+// insert puts an extension header of 8 bytes of zeros right behind an IPv6 header.
+func insert(p []byte, proto byte) []byte {
+	p = append(append(bytes.Clone(p[:40]), p[6], 0, 0, 0, 0, 0, 0, 0), p[40:]...)
+	p[6] = proto
+	p[5] += 8 // of a short packet
+	return p
 }
 
 // oddInner is an inner link that knows no offload header.

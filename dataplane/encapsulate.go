@@ -43,22 +43,31 @@ func encapsulate(esp []byte, t *offload.Transform, spi uint32, seq uint64, paylo
 	esp[end-1] = nextHeader
 }
 
-// decapsulate finds the inner packet in an opened ESP packet: it checks the padding and the next header. The result still
-// holds any TFC padding behind the inner packet's own length. ok is false when the packet must be dropped for cause.
-func decapsulate(esp []byte, t *offload.Transform) (inner []byte, cause Cause, ok bool) {
+// unpad finds what is inside an opened ESP packet: it checks the padding, and gives the next header. ok is false when the packet
+// must be dropped for cause.
+func unpad(esp []byte, t *offload.Transform) (inner []byte, next byte, cause Cause, ok bool) {
 	plain := esp[t.HeaderLen() : len(esp)-t.ICVLen]
 	n := len(plain)
 	if n < 2 {
-		return nil, CauseBadPad, false
+		return nil, 0, CauseBadPad, false
 	}
-	pad, next := int(plain[n-2]), plain[n-1]
+	pad := int(plain[n-2])
 	if pad+2 > n {
-		return nil, CauseBadPad, false
+		return nil, 0, CauseBadPad, false
 	}
 	if string(plain[n-2-pad:n-2]) != string(padding[:pad]) {
-		return nil, CauseBadPad, false
+		return nil, 0, CauseBadPad, false
 	}
-	inner = plain[:n-2-pad]
+	return plain[:n-2-pad], plain[n-1], 0, true
+}
+
+// decapsulate finds the inner packet in an opened ESP packet: it checks the padding and the next header. The result still
+// holds any TFC padding behind the inner packet's own length. ok is false when the packet must be dropped for cause.
+func decapsulate(esp []byte, t *offload.Transform) (inner []byte, cause Cause, ok bool) {
+	inner, next, cause, ok := unpad(esp, t)
+	if !ok {
+		return nil, cause, false
+	}
 	var version byte
 	switch next {
 	case nextHeaderIPv4:

@@ -372,7 +372,7 @@ func (l *outbound) review(b *outBurst) bool {
 	}
 	if b.snap == nil {
 		if taken {
-			b.snap = snap
+			b.snap, l.there = snap, l.outer.all()
 		} else {
 			snap.Release()
 		}

@@ -41,6 +41,9 @@ type inbound struct {
 	flow   sa.Flow
 	books  books
 
+	rebuilt []byte // packets of transport mode, which lie elsewhere than they came
+	used    int    // of it, by packets that the coalescer has
+
 	refused refusals
 	roams   chan<- roam // nil: nobody is told
 }
@@ -78,6 +81,8 @@ func newInbound(cfg *Config, id, linkID int, o link.Outer, direct, spill offload
 		ring:  newRing(offload.Open, direct, spill, depth),
 		burst: make([]inBurst, depth),
 		batch: make([]rxBatch, min(depth, maxBatches)),
+
+		rebuilt: make([]byte, rebuiltLen),
 	}
 	l.books.lane = id
 	if cfg.Mapping != nil {
@@ -234,6 +239,10 @@ func (l *inbound) complete(i int) {
 		if ok {
 			run.packets++
 			run.bytes += uint64(len(jobs[k].ESP))
+			if l.used+ipv6HeaderLen+len(jobs[k].ESP) > len(l.rebuilt) {
+				run.flushIn(&l.books, now)
+				l.deliver()
+			}
 			var inner []byte
 			if inner, cause, ok = l.accept(m, jobs[k].ESP, b.snap); ok {
 				l.merge.Add(inner)
@@ -247,12 +256,18 @@ func (l *inbound) complete(i int) {
 	}
 	run.flushIn(&l.books, now)
 	l.refused.flush(&l.books)
+	l.deliver()
+	l.release(b)
+}
+
+// deliver writes what has been opened and accounted to the TUN.
+func (l *inbound) deliver() {
 	delivered, failed, bytes := l.merge.Flush(l.inner)
 	l.books.now.PacketsOut += uint64(delivered)
 	l.books.now.BytesOut += uint64(bytes)
 	l.books.drop(CauseDeliverFailed, failed)
 	l.books.now.InFlight -= uint64(delivered + failed)
-	l.release(b)
+	l.used = 0
 }
 
 // authentic judges what the engine says of a packet, and records its number if it is new: another packet with this number
@@ -293,7 +308,15 @@ func (l *inbound) follow(m *inJob) {
 // accept takes the inner packet out of an opened ESP packet, and makes it ready to deliver.
 func (l *inbound) accept(m *inJob, esp []byte, snap *sa.Snapshot) ([]byte, Cause, bool) {
 	p := m.state.Params()
-	inner, cause, ok := decapsulate(esp, p.Transform)
+	tunnel := p.Mode == sa.Tunnel
+	var inner []byte
+	var cause Cause
+	var ok bool
+	if tunnel {
+		inner, cause, ok = decapsulate(esp, p.Transform)
+	} else {
+		inner, cause, ok = l.rebuild(m, p, esp)
+	}
 	if !ok {
 		return nil, cause, false
 	}
@@ -305,13 +328,15 @@ func (l *inbound) accept(m *inJob, esp []byte, snap *sa.Snapshot) ([]byte, Cause
 	if !snap.AllowedIn(m.state, &l.flow) {
 		return nil, CausePolicyMismatch, false
 	}
-	tos := trafficClass(inner)
-	out, drop := innerTOS(p, m.msg.TOS, tos)
-	if drop {
-		return nil, CauseECNDropped, false
-	}
-	if out != tos {
-		setTrafficClass(inner, out)
+	if tunnel { // else the header that came is the packet's own
+		tos := trafficClass(inner)
+		out, drop := innerTOS(p, m.msg.TOS, tos)
+		if drop {
+			return nil, CauseECNDropped, false
+		}
+		if out != tos {
+			setTrafficClass(inner, out)
+		}
 	}
 	if p.ClampMSS && l.flow.Proto == protoTCP {
 		if o := m.state.Paired(); o != nil {

@@ -32,14 +32,6 @@ func (l *links) all() []*outerTx {
 	return nil
 }
 
-// at is the link of an index, or nil.
-func (l *links) at(i int) *outerTx {
-	if all := l.all(); i < len(all) {
-		return all[i]
-	}
-	return nil
-}
-
 // put replaces the link of an index; tx may be nil. Its caller excludes others.
 func (l *links) put(i int, tx *outerTx) {
 	now := l.all()

@@ -26,6 +26,7 @@ type outbound struct {
 	inner link.InnerReader
 	back  link.InnerWriter // packet-too-big messages go back where the packet came from
 	outer links            // by sa.Params.Link
+	there []*outerTx       // those of the burst being filled
 	db    *sa.DB
 	ring  *ring
 	burst []outBurst // by ring slot
@@ -44,6 +45,7 @@ type outbound struct {
 	next     byte         // ESP next header
 	tos      uint8        // of the outer header
 	fragment bool         // the outer packet may be fragmented
+	base     int          // bytes of the IP header that stay outside ESP: transport mode; 0: none
 
 	// Packets that wait for an SA; nil where nobody can be asked for one.
 	hold    *hold
@@ -109,7 +111,7 @@ func (l *outbound) fill(i int, wait bool) (full bool, err error) {
 	for reads := 0; ; reads++ {
 		if l.pending {
 			if b.snap == nil {
-				b.snap = l.db.Acquire()
+				b.snap, l.there = l.db.Acquire(), l.outer.all()
 			}
 			if held && l.queueUp(b.snap) {
 				continue
@@ -221,7 +223,7 @@ func (l *outbound) classify(snap *sa.Snapshot) (Cause, bool) {
 		return CauseLaneBusy, false
 	}
 	p := pol.Out.Params()
-	if l.outer.at(p.Link) == nil {
+	if p.Link >= len(l.there) || l.there[p.Link] == nil {
 		return CauseNoLink, false
 	}
 	v4 := l.packet[0]>>4 == 4
@@ -232,8 +234,16 @@ func (l *outbound) classify(snap *sa.Snapshot) (Cause, bool) {
 	if v4 {
 		l.next = nextHeaderIPv4
 	}
-	l.clamp = p.ClampMSS && l.flow.Proto == protoTCP && l.split.Count() == 1
 	l.fragment = p.DF == sa.DFClear || p.DF == sa.DFCopy && !df
+	l.base = 0
+	if p.Mode == sa.Transport {
+		next, cause, ok := transportable(p, l.packet, &l.flow)
+		if !ok {
+			return cause, false
+		}
+		l.base, l.next, l.tos, l.fragment = ipHeaderLenOf(l.packet[0]>>4), next, inner, !df
+	}
+	l.clamp = p.ClampMSS && l.flow.Proto == protoTCP && l.split.Count() == 1
 	if size, fits := l.split.Size(), pol.Out.MaxInner(); size > fits {
 		// The ESP packet may be fragmented outside (RFC 4303 3.3.4) where DF is clear on both, and for IPv6 must be up to the
 		// 1280 bytes that it is promised (RFC 8200 5). For all else the sender is told the size.
@@ -283,7 +293,7 @@ func (l *outbound) encapsulate(b *outBurst, jobs *offload.Burst) bool {
 	p := state.Params()
 	t := p.Transform
 	head := t.HeaderLen()
-	size := l.split.Size()
+	size := l.split.Size() - l.base
 	if p.TFCPad > size {
 		size = min(p.TFCPad, max(state.MaxInner(), size))
 	}
@@ -292,11 +302,11 @@ func (l *outbound) encapsulate(b *outBurst, jobs *offload.Burst) bool {
 		l.lose(CauseTooBig)
 		return true
 	}
-	if n := min(l.split.Count(), burstJobs); len(b.jobs) > 0 && b.used+n*room > len(b.arena) {
+	if n := min(l.split.Count(), burstJobs); len(b.jobs) > 0 && b.used+n*room+l.base > len(b.arena) {
 		return false
 	}
 	for more := true; more; {
-		if len(b.jobs) == burstJobs || b.used+room > len(b.arena) {
+		if len(b.jobs) == burstJobs || b.used+room+l.base > len(b.arena) {
 			return false
 		}
 		seq, err := state.NextSeq()
@@ -309,6 +319,9 @@ func (l *outbound) encapsulate(b *outBurst, jobs *offload.Burst) bool {
 		n, more = l.split.Next(at[head:])
 		if l.clamp {
 			clampMSS(at[head:head+n], mssFor(l.packet, state.MaxInner()))
+		}
+		if l.base > 0 {
+			n = copy(at[head:], at[head+l.base:head+n])
 		}
 		payload := n
 		if p.TFCPad > n {

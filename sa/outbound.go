@@ -247,9 +247,16 @@ func (o *Outbound) setMTU(mtu int, learned time.Duration) {
 }
 
 // MaxInner is the size in bytes of the largest inner packet whose outer packet has at most mtu bytes:
-// IP (20 or 40) + UDP (0 or 8) + the sealed packet. It is negative if there is none.
+// IP (20 or 40) + UDP (0 or 8) + the sealed packet. In transport mode the inner packet counts with its IP header, which is the outer
+// one. It is negative if there is none.
 func (p *Params) MaxInner(mtu int) int {
-	return p.Transform.MaxPayload(mtu - p.OuterLen())
+	n := p.Transform.MaxPayload(mtu - p.OuterLen())
+	if p.Mode == Transport && n >= 0 {
+		if n += 40; p.Dst.Is4() {
+			n -= 20
+		}
+	}
+	return n
 }
 
 // OuterLen is the length in bytes of the headers before ESP: IP without options, and UDP if it is used.

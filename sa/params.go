@@ -149,7 +149,9 @@ type Params struct {
 	Src, Dst         netip.Addr
 	Encap            Encap
 	SrcPort, DstPort uint16 // with EncapUDP
-	Mode             Mode
+	// Mode: with Transport the packets are those from Src to Dst, and the header outside is their own, so DSCP, ECN and DF have no
+	// effect.
+	Mode Mode
 
 	Transform *offload.Transform
 	Keys      offload.Keys // Keys.ESN: 64-bit sequence numbers (RFC 4303 section 2.2.1)
@@ -205,9 +207,7 @@ func (p *Params) Validate() error {
 		return refuse("the SPI is missing")
 	case p.SPI < 256:
 		return refuse("SPI %d is reserved (RFC 4303 section 2.1); use 256 or more", p.SPI)
-	case p.Mode == Transport:
-		return refuse("transport mode is not supported; use tunnel mode")
-	case p.Mode != Tunnel:
+	case int(p.Mode) >= len(modes):
 		return refuse("there is no %v", p.Mode)
 	}
 	for _, a := range []struct {
@@ -283,6 +283,8 @@ func (p *Params) ValidateFor(dir Dir) error {
 	}
 	if dir == Out {
 		switch {
+		case p.TFCPad != 0 && p.Mode == Transport:
+			return refuse("TFC padding in transport mode, where the receiver cannot tell it from the packet (RFC 4303 section 2.7); use tunnel mode")
 		case p.PathMTU != 0 && (p.PathMTU < minMTU(p.Dst) || p.PathMTU > MaxMTU):
 			return refuse("a path MTU of %d; it can be %d to %d", p.PathMTU, minMTU(p.Dst), MaxMTU)
 		case p.TFCPad < 0 || p.TFCPad > MaxMTU:
