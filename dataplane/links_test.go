@@ -110,6 +110,11 @@ func TestLinksComeAndGo(t *testing.T) {
 	}
 	before := w.site[siteB].in(0).PacketsIn
 	w.cut(0)
+	for s := range w.site {
+		for _, seen := range w.site[s].plane.Sightings() { // which knows that lanes have gone
+			t.Errorf("sighted: %+v", seen)
+		}
+	}
 	if n := w.site[siteB].plane.Stats(); len(n) != 3 || n[2].Name != "inbound removed" || n[2].PacketsIn != before || !n[2].Balanced() {
 		t.Errorf("lanes %v", n)
 	}

@@ -230,8 +230,12 @@ func (p *Plane) Stats() []LaneStats {
 // Sightings gives what each lane remembers of packets that it refused. It may be called at any time.
 func (p *Plane) Sightings() []Sighting {
 	all := p.out.books.readSights(nil, "outbound")
-	for i, l := range p.in {
-		all = l.books.readSights(all, "inbound "+p.cfg.Outers[i].Name())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.in {
+		if l != nil {
+			all = l.books.readSights(all, l.name)
+		}
 	}
 	return all
 }
