@@ -13,6 +13,7 @@ import (
 
 	"culvert/cmd/culvert/internal/control"
 	"culvert/dataplane"
+	"culvert/dataplane/link"
 	"culvert/sa"
 )
 
@@ -26,15 +27,23 @@ func (g *Gateway) Status() control.Status {
 		State: g.storeStatus(), Hints: g.hintStatus(),
 	}
 	g.mu.Unlock()
-	s.TUN = control.TUN{Name: g.inner.Name(), MTU: g.inner.MTU(), Offloads: g.inner.Offloads()}
+	s.TUN = control.TUN{Name: g.inner.Name(), MTU: g.inner.MTU(), Offloads: g.inner.Offloads(), KernelDrops: kernelDrops(g.inner)}
 	for _, o := range g.outers {
-		s.Links = append(s.Links, control.Link{Name: o.Name(), Local: o.Local(), Offloads: o.Offloads()})
+		s.Links = append(s.Links, control.Link{Name: o.Name(), Local: o.Local(), Offloads: o.Offloads(), KernelDrops: kernelDrops(o)})
 	}
 	for _, l := range g.plane.Stats() {
 		s.Lanes = append(s.Lanes, lane(l))
 		s.Balanced = s.Balanced && l.Balanced()
 	}
 	return s
+}
+
+// kernelDrops are what the kernel dropped in front of a TUN or a link; nil where it does not count.
+func kernelDrops(l any) *uint64 {
+	if n, ok := link.KernelDrops(l); ok {
+		return &n
+	}
+	return nil
 }
 
 func lane(l dataplane.LaneStats) control.Lane {
@@ -125,6 +134,7 @@ var (
 	descBytes    = prometheus.NewDesc("culvert_lane_bytes_total", "Bytes that a lane took in or passed on.", []string{"lane", "flow"}, nil)
 	descDrops    = prometheus.NewDesc("culvert_lane_drops_total", "Packets dropped, by cause.", []string{"lane", "cause"}, nil)
 	descInFlight = prometheus.NewDesc("culvert_lane_in_flight", "Packets taken in, and neither passed on nor dropped yet.", []string{"lane"}, nil)
+	descKernel   = prometheus.NewDesc("culvert_kernel_drops_total", "What the kernel had no room for in front of the gateway: packets to the TUN's queue, datagrams to a link's socket.", []string{"at"}, nil)
 	descBursts   = prometheus.NewDesc("culvert_lane_bursts_total", "Bursts given to the engine, by where they ran.", []string{"lane", "on"}, nil)
 	descSA       = prometheus.NewDesc("culvert_sa_packets_total", "Packets of an SA.", []string{"tunnel", "direction", "spi"}, nil)
 	descSABytes  = prometheus.NewDesc("culvert_sa_bytes_total", "ESP bytes of an SA.", []string{"tunnel", "direction", "spi"}, nil)
@@ -132,7 +142,7 @@ var (
 )
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descPackets, descBytes, descDrops, descInFlight, descBursts, descSA, descSABytes, descSASeq} {
+	for _, d := range []*prometheus.Desc{descPackets, descBytes, descDrops, descInFlight, descKernel, descBursts, descSA, descSABytes, descSASeq} {
 		ch <- d
 	}
 }
@@ -152,6 +162,14 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descInFlight, prometheus.GaugeValue, float64(l.InFlight), l.Name)
 		counter(descBursts, l.Bursts-l.Spilled, l.Name, "lane")
 		counter(descBursts, l.Spilled, l.Name, "pool")
+	}
+	if n := kernelDrops(c.g.inner); n != nil {
+		counter(descKernel, *n, "tun")
+	}
+	for _, o := range c.g.outers {
+		if n := kernelDrops(o); n != nil {
+			counter(descKernel, *n, o.Name())
+		}
 	}
 	for _, s := range c.g.SAs() {
 		counter(descSA, s.Packets, s.Name, s.Direction, s.SPI)
