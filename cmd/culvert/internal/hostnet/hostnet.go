@@ -311,7 +311,7 @@ func (p *Plan) routes(tun int, source func(netip.Prefix) netip.Addr) []netlink.R
 	}
 	for _, dst := range order {
 		if tun != 0 {
-			r := netlink.Route{LinkIndex: tun, MTU: mtu[dst], Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE}
+			r := netlink.Route{LinkIndex: tun, MTU: routeMTU(dst, mtu[dst]), Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE}
 			// Linux tells senders of IPv6 packets the route's MTU only if it is locked, else the interface's.
 			r.MTULock = dst.Addr().Is6()
 			if s := src[dst]; s.IsValid() {
@@ -324,6 +324,18 @@ func (p *Plan) routes(tun int, source func(netip.Prefix) netip.Addr) []netlink.R
 		}
 	}
 	return all
+}
+
+// minIPv6MTU is what senders of IPv6 may count on everywhere (RFC 8200 5).
+const minIPv6MTU = 1280
+
+// routeMTU is the MTU of a route into the TUN where mtu bytes fit into the tunnel. With less than IPv6's least the kernel would refuse
+// packets of up to that, and its senders do not go below it; the data plane lets their outer packets be fragmented.
+func routeMTU(dst netip.Prefix, mtu int) int {
+	if dst.Addr().Is6() {
+		return max(mtu, minIPv6MTU)
+	}
+	return mtu
 }
 
 func (p *Plan) rules() []*netlink.Rule {
