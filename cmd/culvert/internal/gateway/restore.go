@@ -14,6 +14,9 @@ const (
 	// restoreEvery bounds how often routes are laid again, so that another daemon which removes them keeps neither us nor
 	// itself busy.
 	restoreEvery = 200 * time.Millisecond
+	// restoreShare is how many times longer than it took the next comparison waits: there may be thousands of routes, and changes of
+	// our own among those that are told.
+	restoreShare = 20
 	// retryEvery is how often it is tried to lay what could not be, though nothing on the host has changed.
 	retryEvery = 5 * time.Second
 	// compareEvery is how often the host is compared with the plan though nothing has changed: the kernel does not tell everything.
@@ -43,7 +46,8 @@ func (g *Gateway) restore(w *hostnet.Watcher) {
 		case <-w.Changed():
 		case <-again.C:
 		}
-		gone, failed := g.restoreNow(time.Now())
+		began := time.Now()
+		gone, failed := g.restoreNow(began)
 		if gone {
 			g.kill(g.noTUN())
 			return
@@ -55,7 +59,7 @@ func (g *Gateway) restore(w *hostnet.Watcher) {
 		select {
 		case <-g.stop:
 			return
-		case <-time.After(restoreEvery):
+		case <-time.After(max(restoreEvery, restoreShare*time.Since(began))):
 		}
 	}
 }

@@ -103,7 +103,7 @@ func (h *Host) Apply(p Plan) error {
 		return err
 	}
 	wantRoutes, wantRules := map[key]bool{}, map[key]bool{}
-	for _, r := range p.routes(l.Attrs().Index, h.addressIn) {
+	for _, r := range p.routes(l.Attrs().Index, h.sources()) {
 		wantRoutes[routeKey(&r)] = true
 	}
 	for _, r := range p.rules() {
@@ -145,7 +145,7 @@ func (h *Host) Guard(p Plan) error {
 // lay lays rules and routes; tun 0 leaves the routes into the TUN out.
 func (h *Host) lay(p *Plan, tun int) error {
 	var errs []error
-	for _, r := range p.routes(tun, h.addressIn) {
+	for _, r := range p.routes(tun, h.sources()) {
 		if err := h.nl.RouteReplace(&r); err != nil {
 			errs = append(errs, fmt.Errorf("lay the route to %s in table %d: %w", r.Dst, Table, err))
 		}
@@ -575,8 +575,36 @@ func (h *Host) addressIn(p netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
+// sources is addressIn for many prefixes, of which each is looked for once.
+func (h *Host) sources() func(netip.Prefix) netip.Addr {
+	found := map[netip.Prefix]netip.Addr{}
+	return func(p netip.Prefix) netip.Addr {
+		a, ok := found[p]
+		if !ok {
+			a = h.addressIn(p)
+			found[p] = a
+		}
+		return a
+	}
+}
+
 // ErrNotOurs says that no interface of this host has an address.
 var ErrNotOurs = errors.New("no interface of this host has this address")
+
+// InterfaceMTUs is InterfaceMTU for many addresses, of which each is looked for once.
+func (h *Host) InterfaceMTUs() func(netip.Addr) (int, error) {
+	found := map[netip.Addr]int{}
+	return func(a netip.Addr) (int, error) {
+		if mtu, ok := found[a]; ok {
+			return mtu, nil
+		}
+		mtu, err := h.InterfaceMTU(a)
+		if err == nil {
+			found[a] = mtu
+		}
+		return mtu, err
+	}
+}
 
 // InterfaceMTU is the MTU in bytes of the interface that has the address a.
 func (h *Host) InterfaceMTU(a netip.Addr) (int, error) {

@@ -65,7 +65,7 @@ func (h *Host) missing(p *Plan, tun int) ([]string, error) {
 	for i := range routes {
 		haveRoutes[routeKey(&routes[i])] = &routes[i]
 	}
-	for _, r := range p.routes(tun, h.addressIn) {
+	for _, r := range p.routes(tun, h.sources()) {
 		kind := "route"
 		if r.Type == unix.RTN_UNREACHABLE {
 			kind = "guard route"
