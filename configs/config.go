@@ -29,7 +29,8 @@ type Config struct {
 	Policies         []*Policy // one per direction and selector, those of the tunnels' subnets first, then [[policy]]
 	Warnings         []Warning // what works and is still worth a line in the log
 	links            []Link
-	places           map[string]Pos // of every key that is written
+	places           map[string]Pos     // of every key that is written
+	byName           map[string]*Tunnel // nil: not made yet
 }
 
 // Tun is the interface that the protected traffic goes through.
@@ -197,12 +198,25 @@ func (t *Tunnel) link() Link { return Link{t.Link, netip.AddrPortFrom(t.Local, t
 
 // Tunnel returns the tunnel of a name, nil if there is none.
 func (c *Config) Tunnel(name string) *Tunnel {
+	if c.byName != nil {
+		return c.byName[name]
+	}
 	for _, t := range c.Tunnels {
 		if t.Name == name {
 			return t
 		}
 	}
 	return nil
+}
+
+// index makes Tunnel fast, when all tunnels are there.
+func (c *Config) index() {
+	c.byName = make(map[string]*Tunnel, len(c.Tunnels))
+	for _, t := range c.Tunnels {
+		if c.byName[t.Name] == nil {
+			c.byName[t.Name] = t
+		}
+	}
 }
 
 // Pos returns where a key is written, such as "engine", "tun.name" or "tunnel.branch.out.spi"; for one that is not, where its

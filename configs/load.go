@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// maxFile bounds a configuration: tens of thousands of policies fit, a wrong path to something huge does not.
-const maxFile = 16 << 20
+// maxFile bounds a configuration: ten thousand tunnels with their comments fit, a wrong path to something huge does not.
+const maxFile = 6 << 20
 
 // Load reads, checks and resolves a configuration file, and the key files that it names. An error is an [Errors] with every
 // mistake found. A file with keys in it must be readable by its owner only.

@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"net/netip"
 	"slices"
@@ -294,6 +295,7 @@ func (p *policies) ports(r *reader, x *rule, proto *protocol) {
 
 // finish checks the rules against the tunnels and each other, and makes the policies of them.
 func (p *policies) finish() {
+	p.c.index()
 	for _, ref := range p.asked {
 		if p.c.Tunnel(ref.name) != nil {
 			p.used[ref.name] = true
@@ -331,6 +333,12 @@ func (p *policies) finish() {
 // tunnel all the same, which is what makes 0.0.0.0/0 possible; but nothing else that is sent to the peer does, such as IKE or
 // a login to mend things. Whoever protects everything, or the peer's address alone, means that.
 func (p *policies) peersInside() {
+	var bypassed bart.Lite
+	for _, b := range p.c.Policies {
+		if b.Action == sa.Bypass && b.Dir == sa.Out {
+			bypassed.Insert(b.Sel.Dst)
+		}
+	}
 	for _, q := range p.c.Policies {
 		if q.Action != sa.Protect || q.Dir != sa.Out {
 			continue
@@ -343,7 +351,7 @@ func (p *policies) peersInside() {
 		if !peer.IsValid() || !q.Sel.Dst.Contains(peer) || q.Sel.Dst.Bits() == 0 || q.Sel.Dst.IsSingleIP() {
 			continue
 		}
-		if slices.ContainsFunc(p.c.Policies, func(b *Policy) bool { return b.Action == sa.Bypass && b.Dir == sa.Out && b.Sel.Dst.Contains(peer) }) {
+		if bypassed.Contains(peer) {
 			continue
 		}
 		p.l.warnings = append(p.l.warnings, Warning{q.Pos, q.key, fmt.Sprintf(
@@ -453,22 +461,30 @@ func (p *policies) overlapsIn(ps []*Policy, reported map[Pos]bool) {
 
 // clash returns an earlier policy of the table that clashes with q.
 func (p *policies) clash(table *bart.Table[[]*Policy], prefix netip.Prefix, q *Policy) *Policy {
-	for _, near := range []func(netip.Prefix) func(func(netip.Prefix, []*Policy) bool){
-		func(pfx netip.Prefix) func(func(netip.Prefix, []*Policy) bool) { return table.Supernets(pfx) },
-		func(pfx netip.Prefix) func(func(netip.Prefix, []*Policy) bool) { return table.Subnets(pfx) },
-	} {
-		for _, others := range near(prefix) {
-			for _, o := range others {
-				if o.Pos == q.Pos || !o.Sel.Overlaps(&q.Sel) {
-					continue
-				}
-				if !sameEffect(o, q) || within(&o.Sel, &q.Sel) || within(&q.Sel, &o.Sel) {
-					return o
+	for o := range sharing(table, prefix) {
+		if o.Pos == q.Pos || !o.Sel.Overlaps(&q.Sel) {
+			continue
+		}
+		if !sameEffect(o, q) || within(&o.Sel, &q.Sel) || within(&q.Sel, &o.Sel) {
+			return o
+		}
+	}
+	return nil
+}
+
+// sharing gives the policies of a table whose prefix shares addresses with the given one. One may come twice.
+func sharing(table *bart.Table[[]*Policy], prefix netip.Prefix) iter.Seq[*Policy] {
+	return func(yield func(*Policy) bool) {
+		for _, near := range []iter.Seq2[netip.Prefix, []*Policy]{table.Supernets(prefix), table.Subnets(prefix)} {
+			for _, others := range near {
+				for _, o := range others {
+					if !yield(o) {
+						return
+					}
 				}
 			}
 		}
 	}
-	return nil
 }
 
 // sameEffect says whether it makes no difference which of two policies decides. Inbound it is the SA of the packet that says
@@ -517,12 +533,22 @@ func portsWithin(a, b sa.PortRange) bool {
 // past the TUN, the policies that protect are routes into it, and only what is in the TUN is discarded.
 func (p *policies) bypasses() {
 	reported := make(map[Pos]bool)
+	var table bart.Table[[]*Policy]
+	for _, q := range p.c.Policies {
+		if q.Dir == sa.Out && q.Action != sa.Bypass {
+			before, _ := table.Get(q.Sel.Dst)
+			table.Insert(q.Sel.Dst, append(before, q))
+		}
+	}
 	for _, b := range p.c.Policies {
 		if b.Action != sa.Bypass || b.Dir != sa.Out {
 			continue
 		}
-		for _, q := range p.c.Policies {
-			if q.Dir != sa.Out || q.Action == sa.Bypass || reported[b.Pos] || !q.Sel.Dst.Overlaps(b.Sel.Dst) || q.Priority == b.Priority {
+		for q := range sharing(&table, b.Sel.Dst) {
+			if reported[b.Pos] {
+				break
+			}
+			if q.Priority == b.Priority {
 				continue
 			}
 			past := q.Action == sa.Discard || q.Sel.Dst.Bits() < b.Sel.Dst.Bits()

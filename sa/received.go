@@ -54,43 +54,77 @@ type Received struct {
 	wanted uint64        // the limit that the lane asks for
 }
 
-// Received makes or finds the mark of an inbound SA, and waits for the disk. One key and SPI can be open once at a time: two windows
-// would each accept what the other has accepted. Errors wrap ErrStoreBusy for that, or are the disk's.
+// ReceivedID names an inbound SA whose numbers are remembered.
+type ReceivedID struct {
+	SPI  uint32
+	Dst  netip.Addr
+	Keys offload.Keys
+}
+
+// Received makes or finds the mark of an inbound SA, and waits for the disk; use Receiveds for many. One key and SPI can be open once
+// at a time: two windows would each accept what the other has accepted. Errors wrap ErrStoreBusy for that, or are the disk's.
 func (s *Store) Received(spi uint32, dst netip.Addr, k offload.Keys) (*Received, error) {
+	all, err := s.Receiveds([]ReceivedID{{spi, dst, k}})
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// Receiveds is Received for many SAs with one wait for the disk. It gives all of them or, with an error, none.
+func (s *Store) Receiveds(ids []ReceivedID) ([]*Received, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id := SequenceID{SPI: spi, Dst: dst, KeyID: receivedID(KeyID(k), spi), ESN: k.ESN}
-	slot, known := s.byKey[id.KeyID]
-	if known && s.received[slot] != nil {
-		return nil, fmt.Errorf("sa: sequence store: %w: inbound spi 0x%08x has this key already; give the new SA new keys, or wait until the old one is gone", ErrStoreBusy, spi)
+	names := make([]SequenceID, len(ids))
+	twice := make(map[[16]byte]bool, len(ids))
+	for i, id := range ids {
+		names[i] = SequenceID{SPI: id.SPI, Dst: id.Dst, KeyID: receivedID(KeyID(id.Keys), id.SPI), ESN: id.Keys.ESN}
+		slot, known := s.byKey[names[i].KeyID]
+		if known && s.received[slot] != nil || twice[names[i].KeyID] {
+			return nil, fmt.Errorf("sa: sequence store: %w: inbound spi 0x%08x has this key already; give the new SA new keys, or wait until the old one is gone", ErrStoreBusy, id.SPI)
+		}
+		twice[names[i].KeyID] = true
 	}
 	if err := s.settle(); err != nil {
 		return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
 	}
-	if err := s.add(id); err != nil {
-		return nil, err
+	known := make([]bool, len(ids))
+	for i, name := range names {
+		_, known[i] = s.byKey[name.KeyID]
+		if err := s.add(name); err != nil {
+			return nil, err
+		}
 	}
-	slot = s.byKey[id.KeyID]
-	m := &s.marks[slot]
-	if n, ok := s.final[slot]; ok {
-		m.next = n // the disk has a higher one, which is replaced below
+	all := make([]*Received, len(ids))
+	before, slots := make(map[int]mark, len(ids)), make(map[int]uint64, len(ids))
+	for i, name := range names {
+		slot := s.byKey[name.KeyID]
+		m := &s.marks[slot]
+		if n, ok := s.final[slot]; ok {
+			m.next = n // the disk has a higher one, which is replaced below
+		}
+		before[slot], slots[slot] = *m, 0
+		r := &Received{store: s, slot: slot, end: lastSeq(name.ESN) + 1, top: m.next - 1, head: firstHead}
+		if exact, ok := s.memory.recall(slot, name.KeyID, m.gen); known[i] && ok && exact < m.next {
+			r.top = exact
+		}
+		r.limit = r.beyond(r.top, r.head)
+		m.in, m.gen, m.next, m.written = true, newGen(), r.limit, s.now()
+		all[i] = r
 	}
-	was := *m
-	r := &Received{store: s, slot: slot, end: lastSeq(k.ESN) + 1, top: m.next - 1, head: firstHead}
-	if exact, ok := s.memory.recall(slot, id.KeyID, m.gen); known && ok && exact < m.next {
-		r.top = exact
-	}
-	r.limit = r.beyond(r.top, r.head)
-	m.in, m.gen, m.next, m.written = true, newGen(), r.limit, s.now()
-	if err := s.commit(map[int]uint64{slot: 0}); err != nil {
-		*m = was
+	if err := s.commit(slots); err != nil {
+		for slot, m := range before {
+			s.marks[slot] = m
+		}
 		return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
 	}
-	delete(s.final, slot)
-	r.top0, r.askedTop, r.warn = r.top, r.top, r.warnAt()
-	r.memory = s.memory.keep(slot, id.KeyID, m.gen, r.top)
-	s.received[slot] = r
-	return r, nil
+	for i, r := range all {
+		delete(s.final, r.slot)
+		r.top0, r.askedTop, r.warn = r.top, r.top, r.warnAt()
+		r.memory = s.memory.keep(r.slot, names[i].KeyID, s.marks[r.slot].gen, r.top)
+		s.received[r.slot] = r
+	}
+	return all, nil
 }
 
 // newGen tells what is written to memory from now on from all that was written there before. It is never 0.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -586,4 +587,52 @@ func TestReceivedAllocatesNothing(t *testing.T) {
 		i.Publish()
 	})
 	i.received.Close()
+}
+
+// Many inbound SAs get their marks with one wait for the disk, all or none.
+func TestReceiveds(t *testing.T) {
+	syncs, broken := 0, false
+	d := &simDisk{coin: never, fails: func(op string) bool {
+		if op == "sync" {
+			syncs++
+		}
+		return broken
+	}}
+	s, err := loadStore(d, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 1000
+	var ids []ReceivedID
+	for i := range n {
+		p := params(t, uint32(0x1000+i))
+		ids = append(ids, ReceivedID{p.SPI, p.Dst, p.Keys})
+	}
+	if _, err := s.Receiveds(append(slices.Clone(ids), ids[7])); !errors.Is(err, ErrStoreBusy) || !strings.Contains(err.Error(), "0x00001007") {
+		t.Fatalf("one twice: %v", err)
+	}
+	broken = true
+	if _, err := s.Receiveds(ids); err == nil {
+		t.Fatal("a disk that fails gives marks")
+	}
+	broken, syncs = false, 0
+	all, err := s.Receiveds(ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if syncs > 1 {
+		t.Errorf("the disk was waited for %d times", syncs)
+	}
+	marks, err := decodeMarks(d.durable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range all {
+		if m := marks[r.slot]; r.top != 0 || r.limit != firstHead+1 || m.next != r.limit || !m.in || m.id.SPI != ids[i].SPI {
+			t.Fatalf("the mark of 0x%08x is %+v, durable %+v", ids[i].SPI, r, m)
+		}
+	}
+	if _, err := s.Received(ids[3].SPI, ids[3].Dst, ids[3].Keys); !errors.Is(err, ErrStoreBusy) {
+		t.Errorf("one that is open: %v", err)
+	}
 }

@@ -80,12 +80,14 @@ func printStatus(w io.Writer, s control.Status) {
 	}
 	fmt.Fprintf(w, "engine         %s, %s\n", s.Engine, workers)
 	fmt.Fprintf(w, "tun            %s, MTU %d, %s\n", s.TUN.Name, s.TUN.MTU, s.TUN.Offloads)
+	printKernelDrops(w, s.TUN.KernelDrops, "packets for the TUN: its queue was full")
 	fmt.Fprintf(w, "host           %s\n", hostLine(s.Host))
 	if s.State != nil {
 		fmt.Fprintf(w, "state          %s\n", stateLine(s.State))
 	}
 	for _, l := range s.Links {
 		fmt.Fprintf(w, "link           %s on %s, %s\n", l.Name, l.Local, l.Offloads)
+		printKernelDrops(w, l.KernelDrops, "datagrams for this socket: its buffer was full")
 	}
 	if s.IKE != nil {
 		var held uint64
@@ -156,6 +158,13 @@ func printIKE(w io.Writer, i *control.IKE, held uint64) {
 	}
 	if i.Notice != "" {
 		fmt.Fprintf(w, "               NOTE: %s\n", i.Notice)
+	}
+}
+
+// printKernelDrops says what was lost before any lane saw it.
+func printKernelDrops(w io.Writer, n *uint64, what string) {
+	if n != nil && *n > 0 {
+		fmt.Fprintf(w, "               the kernel dropped %d %s; the gateway cannot keep up, no lane's books have these\n", *n, what)
 	}
 }
 

@@ -333,8 +333,12 @@ type status struct {
 	Balanced bool
 	Tunnels  int
 	TUN      struct {
-		Name string
-		MTU  int
+		Name        string
+		MTU         int
+		KernelDrops uint64 `json:"kernel_drops"`
+	}
+	Links []struct {
+		KernelDrops uint64 `json:"kernel_drops"`
 	}
 	Lanes []lane
 }

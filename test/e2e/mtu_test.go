@@ -173,6 +173,78 @@ func TestPathMTUIsLearnt(t *testing.T) {
 	}
 }
 
+// IPv6 inside may count on 1280 bytes (RFC 8200 5) also where the path leaves less: the outer packets are then fragmented, as RFC 4301 8.2
+// wants, and nobody is told a smaller size, which a host would ignore. IPv4 inside is told the exact size as ever.
+func TestIPv6OnNarrowPath(t *testing.T) {
+	for _, link := range []string{"esp", "udp"} {
+		for _, outer := range []struct {
+			v6  bool
+			mtu int
+		}{{false, 1280}, {false, 1000}, {true, 1280}} {
+			t.Run(fmt.Sprintf("%s%d/%d", link, version(outer.v6), outer.mtu), func(t *testing.T) {
+				w := newRow(t, lab.RowOptions{Wire: true})
+				a, b := w.throughRouter(t, outer.v6, outer.mtu)
+				w.WanA.Addrs, w.WanB.Addrs = []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, []netip.Prefix{netip.PrefixFrom(b, b.BitLen())}
+				// The right gateway sees it at its own interface, the left one learns it.
+				must(t, w.GatewayB, "ip", "link", "set", "path0", "mtu", strconv.Itoa(outer.mtu))
+				w.configure("", ordinary("office", link, outer.v6, gcm))
+				w.start()
+				from, to := w.EthA.Addr(true), w.EthB.Addr(true)
+				// The first packets find out how narrow the path is.
+				until(t, "the path MTU is learnt", func() bool {
+					output(t, w.HostA, "ping", "-n", "-c", "1", "-W", "1", "-M", "do", "-I", w.EthA.Addr(false).String(), "-s", "1372", w.EthB.Addr(false).String())
+					return w.a.association("office", "out").MaxInner < minIPv6 // and B learns from its answers
+				})
+				until(t, "1280 bytes pass", func() bool {
+					_, err := output(t, w.HostA, "ping", "-n", "-c", "1", "-W", "1", "-M", "do", "-I", from.String(), "-s", "1232", to.String())
+					return err == nil
+				})
+				fits := w.a.association("office", "out").MaxInner
+				if got := w.pingSize(t, from, to, minIPv6); got != 0 {
+					t.Errorf("1280 bytes of IPv6 are refused: mtu %d", got)
+				}
+				if got := w.pingSize(t, from, to, minIPv6+1); got != minIPv6 {
+					t.Errorf("1281 bytes of IPv6 are answered with mtu %d, want 1280", got)
+				}
+				if got := w.pingSize(t, w.EthA.Addr(false), w.EthB.Addr(false), fits+1); got != fits {
+					t.Errorf("%d bytes of IPv4 are answered with mtu %d, want %d", fits+1, got, fits)
+				}
+				if got := w.pingSize(t, w.EthA.Addr(false), w.EthB.Addr(false), fits); got != 0 {
+					t.Errorf("%d bytes of IPv4 are refused: mtu %d", fits, got)
+				}
+				sendFile(t, w.HostA, w.HostB, to, 200_000)
+				sendFile(t, w.HostB, w.HostA, from, 200_000)
+				w.balance()
+				// Fragments were sent for that, and only for that.
+				before := fragments(t, w.GatewayB, outer.v6)
+				if before == 0 {
+					t.Error("no outer packet came in fragments")
+				}
+				w.pingSize(t, w.EthA.Addr(false), w.EthB.Addr(false), fits)
+				w.pingSize(t, from, to, fits)
+				if now := fragments(t, w.GatewayB, outer.v6); now != before {
+					t.Errorf("%d fragments came of packets that fit", now-before)
+				}
+			})
+		}
+	}
+}
+
+// fragments is how many fragments of a family a namespace's kernel has received.
+func fragments(t *testing.T, ns *lab.Namespace, v6 bool) int {
+	t.Helper()
+	name := map[bool]string{false: "IpReasmReqds", true: "Ip6ReasmReqds"}[v6]
+	all := decode[map[string]map[string]int](t, must(t, ns, "nstat", "-a", "-s", "-z", "-j", name))
+	n, ok := all["kernel"][name]
+	if !ok {
+		t.Fatalf("nstat does not know %s: %v", name, all)
+	}
+	return n
+}
+
+// minIPv6 is what every link carries of IPv6 (RFC 8200 5).
+const minIPv6 = 1280
+
 // throughRouter puts a router between the gateways, whose link to the right one has that MTU, and gives the gateways' new addresses.
 func (w *row) throughRouter(t *testing.T, v6 bool, mtu int) (a, b netip.Addr) {
 	t.Helper()

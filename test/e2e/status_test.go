@@ -9,9 +9,11 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"culvert/test/lab"
+	"culvert/test/lab/traffic"
 )
 
 // status, sa list and policy list tell the truth, in text and in JSON: what was sent is what they count, sums and states agree, and no
@@ -152,6 +154,56 @@ func TestCheck(t *testing.T) {
 			if !strings.Contains(string(out), s) {
 				t.Errorf("check of %q does not say %q: %s", c.text, s, out)
 			}
+		}
+	}
+}
+
+// What a gateway that does not run lets its queues lose is in its status as the kernel counts it: no lane has seen it.
+func TestStatusOfKernelDrops(t *testing.T) {
+	w := newRow(t, lab.RowOptions{Outer: lab.V4, Inner: lab.V4})
+	w.configure("", ordinary("office", "udp", false, gcm))
+	w.start()
+	if s := w.b.status(); s.TUN.KernelDrops != 0 || len(s.Links) != 1 || s.Links[0].KernelDrops != 0 {
+		t.Fatalf("before: %+v", s)
+	}
+	w.b.signal(syscall.SIGSTOP)
+	for _, flood := range []struct {
+		from *lab.Namespace
+		to   netip.AddrPort
+	}{
+		{w.HostB, netip.AddrPortFrom(w.EthA.Addr(false), 9)}, // into the TUN, whose queue holds 2000
+		{w.GatewayA, netip.AddrPortFrom(w.WanB.Addr(false), 4500)},
+	} {
+		conn, err := flood.from.Dial(context.Background(), "udp", flood.to.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		datagram := make([]byte, 1300)
+		for range 40_000 {
+			if _, err := conn.Write(datagram); err != nil {
+				t.Fatal(err)
+			}
+		}
+		conn.Close()
+	}
+	w.b.signal(syscall.SIGCONT)
+	w.balance()
+	tun := decode[[]struct {
+		Stats struct{ TX struct{ Dropped uint64 } } `json:"stats64"`
+	}](t, must(t, w.GatewayB, "ip", "-json", "-stats", "link", "show", w.b.status().TUN.Name))[0].Stats.TX.Dropped
+	socket, err := traffic.SocketDrops(w.GatewayB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := w.b.status(); tun == 0 || socket == 0 || s.TUN.KernelDrops != tun || s.Links[0].KernelDrops != socket {
+		t.Errorf("status %+v; the kernel counts %d for the TUN and %d for the socket", s, tun, socket)
+	}
+	text := w.b.ask("status")
+	for _, want := range []string{
+		fmt.Sprintf("the kernel dropped %d packets for the TUN", tun), fmt.Sprintf("the kernel dropped %d datagrams for this socket", socket),
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
 		}
 	}
 }

@@ -127,6 +127,8 @@ type TUN struct {
 	Name     string `json:"name"`
 	MTU      int    `json:"mtu"`
 	Offloads string `json:"offloads"`
+	// KernelDrops are the packets that the kernel had no room for in the TUN's queue. No lane has seen them. Nil where nobody counts.
+	KernelDrops *uint64 `json:"kernel_drops"`
 }
 
 // Link is one outer side.
@@ -134,6 +136,8 @@ type Link struct {
 	Name     string         `json:"name"`
 	Local    netip.AddrPort `json:"local"`
 	Offloads string         `json:"offloads"`
+	// KernelDrops are the datagrams, merged ones as one, that the kernel had no room for in the socket's buffer. No lane has seen them.
+	KernelDrops *uint64 `json:"kernel_drops"`
 }
 
 // Lane is one lane's books: packets_in = packets_out + the sum of drops + in_flight + held.

@@ -104,12 +104,12 @@ func (f *findings) host(cfg *configs.Config) {
 	case kind != "":
 		f.refuse(cfg, "tun.name", fmt.Sprintf("this host has an interface %s already, which is no TUN (%s)", cfg.Tun.Name, kind), "choose a name that is free", nil)
 	}
-	ours := make(map[netip.Addr]bool)
+	ours, interfaces := make(map[netip.Addr]bool), f.net.InterfaceMTUs()
 	for _, t := range cfg.Tunnels {
 		if ours[t.Local] {
 			continue
 		}
-		if _, err := outerMTU(f.net, cfg, t); err != nil {
+		if _, err := outerMTU(interfaces, cfg, t); err != nil {
 			f.add(err)
 		} else {
 			ours[t.Local] = true

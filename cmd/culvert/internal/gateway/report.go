@@ -15,6 +15,7 @@ import (
 	"culvert/cmd/culvert/internal/control"
 	"culvert/cmd/culvert/internal/ike"
 	"culvert/dataplane"
+	"culvert/dataplane/link"
 	"culvert/sa"
 )
 
@@ -28,10 +29,8 @@ func (g *Gateway) Status() control.Status {
 		State: g.storeStatus(), Hints: g.hintStatus(),
 	}
 	g.mu.Unlock()
-	s.TUN = control.TUN{Name: g.inner.Name(), MTU: g.inner.MTU(), Offloads: g.inner.Offloads()}
-	outers := g.outers
+	s.TUN = control.TUN{Name: g.inner.Name(), MTU: g.inner.MTU(), Offloads: g.inner.Offloads(), KernelDrops: kernelDrops(g.inner)}
 	if g.ike != nil {
-		outers = slices.Concat(outers, g.ike.Outers())
 		s.IKE = g.ike.Status()
 		snap := g.db.Acquire()
 		static := 2 * s.Tunnels
@@ -43,14 +42,30 @@ func (g *Gateway) Status() control.Status {
 		}
 		snap.Release()
 	}
-	for _, o := range outers {
-		s.Links = append(s.Links, control.Link{Name: o.Name(), Local: o.Local(), Offloads: o.Offloads()})
+	for _, o := range g.allOuters() {
+		s.Links = append(s.Links, control.Link{Name: o.Name(), Local: o.Local(), Offloads: o.Offloads(), KernelDrops: kernelDrops(o)})
 	}
 	for _, l := range g.plane.Stats() {
 		s.Lanes = append(s.Lanes, lane(l))
 		s.Balanced = s.Balanced && l.Balanced()
 	}
 	return s
+}
+
+// allOuters are the links of the configuration, and then those of an IKE daemon's ports.
+func (g *Gateway) allOuters() []link.Outer {
+	if g.ike == nil {
+		return g.outers
+	}
+	return slices.Concat(g.outers, g.ike.Outers())
+}
+
+// kernelDrops are what the kernel dropped in front of a TUN or a link; nil where it does not count.
+func kernelDrops(l any) *uint64 {
+	if n, ok := link.KernelDrops(l); ok {
+		return &n
+	}
+	return nil
 }
 
 func lane(l dataplane.LaneStats) control.Lane {
@@ -175,6 +190,7 @@ var (
 	descBytes    = prometheus.NewDesc("culvert_lane_bytes_total", "Bytes that a lane took in or passed on.", []string{"lane", "flow"}, nil)
 	descDrops    = prometheus.NewDesc("culvert_lane_drops_total", "Packets dropped, by cause.", []string{"lane", "cause"}, nil)
 	descInFlight = prometheus.NewDesc("culvert_lane_in_flight", "Packets taken in, and neither passed on nor dropped yet.", []string{"lane"}, nil)
+	descKernel   = prometheus.NewDesc("culvert_kernel_drops_total", "What the kernel had no room for in front of the gateway: packets to the TUN's queue, datagrams to a link's socket.", []string{"at"}, nil)
 	descBursts   = prometheus.NewDesc("culvert_lane_bursts_total", "Bursts given to the engine, by where they ran.", []string{"lane", "on"}, nil)
 	descSA       = prometheus.NewDesc("culvert_sa_packets_total", "Packets of an SA.", []string{"tunnel", "direction", "spi"}, nil)
 	descSABytes  = prometheus.NewDesc("culvert_sa_bytes_total", "ESP bytes of an SA.", []string{"tunnel", "direction", "spi"}, nil)
@@ -182,7 +198,7 @@ var (
 )
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descPackets, descBytes, descDrops, descInFlight, descBursts, descSA, descSABytes, descSASeq} {
+	for _, d := range []*prometheus.Desc{descPackets, descBytes, descDrops, descInFlight, descKernel, descBursts, descSA, descSABytes, descSASeq} {
 		ch <- d
 	}
 }
@@ -202,6 +218,18 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descInFlight, prometheus.GaugeValue, float64(l.InFlight), l.Name)
 		counter(descBursts, l.Bursts-l.Spilled, l.Name, "lane")
 		counter(descBursts, l.Spilled, l.Name, "pool")
+	}
+	if n := kernelDrops(c.g.inner); n != nil {
+		counter(descKernel, *n, "tun")
+	}
+	drops := map[string]uint64{}
+	for _, o := range c.g.allOuters() { // an IKE daemon's ports can have one name
+		if n := kernelDrops(o); n != nil {
+			drops[o.Name()] += *n
+		}
+	}
+	for name, n := range drops {
+		counter(descKernel, n, name)
 	}
 	for _, s := range c.g.SAs() {
 		counter(descSA, s.Packets, s.Name, s.Direction, s.SPI)

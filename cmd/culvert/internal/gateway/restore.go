@@ -71,6 +71,9 @@ func (g *Gateway) restoreNow(now time.Time) (gone, failed bool) {
 	defer g.mu.Unlock()
 	p := plan(g.cfg, g.innerNow())
 	missing, err := g.net.Missing(p)
+	if g.stopping() { // which takes the TUN away, and with it the routes
+		return false, false
+	}
 	if errors.Is(err, hostnet.ErrNoTUN) {
 		g.host.problem = errors.Join(err, g.net.Guard(p)) // which is to stand when the gateway has ended
 		return true, true
@@ -81,6 +84,9 @@ func (g *Gateway) restoreNow(now time.Time) (gone, failed bool) {
 	}
 	if err == nil {
 		err = g.net.Apply(p)
+	}
+	if err != nil && g.stopping() {
+		return false, false
 	}
 	g.host.problem = err
 	if err == nil {
@@ -98,6 +104,16 @@ func (g *Gateway) restoreNow(now time.Time) (gone, failed bool) {
 	}
 	g.host.said, g.host.silent = now, 0
 	return false, err != nil
+}
+
+// stopping says whether Stop has begun.
+func (g *Gateway) stopping() bool {
+	select {
+	case <-g.stop:
+		return true
+	default:
+		return false
+	}
 }
 
 // innerNow is each tunnel's largest inner packet as the path is now. The caller holds g.mu.

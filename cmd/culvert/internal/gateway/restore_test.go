@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"culvert/cmd/culvert/internal/hostnet"
 )
 
 // ip runs ip(8) in the namespace of the test's thread.
@@ -158,5 +160,29 @@ func TestFight(t *testing.T) {
 	}
 	if said := strings.Count(log.String(), "in place again"); said != 1 {
 		t.Errorf("the log says so %d times: %s", said, fmt.Sprint(log.String()))
+	}
+}
+
+// A gateway that stops takes its TUN away, and with it its routes: that is nobody's doing, and is neither mended nor told.
+func TestStoppingMendsNothing(t *testing.T) {
+	host(t)
+	dir := t.TempDir()
+	var said strings.Builder
+	g, err := Start(config(t, dir, keys("1")), slog.New(slog.NewTextHandler(&said, nil)), new(slog.LevelVar), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := hostnet.Here()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if err := g.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	g.net = again
+	said.Reset()
+	if gone, failed := g.restoreNow(time.Now()); gone || failed || g.host.problem != nil || said.Len() > 0 {
+		t.Errorf("gone %v, failed %v, problem %v: %s", gone, failed, g.host.problem, said.String())
 	}
 }

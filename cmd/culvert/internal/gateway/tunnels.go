@@ -3,6 +3,8 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -26,8 +28,9 @@ type tunnel struct {
 // innerMTUs finds each tunnel's largest inner packet, by name: from its outer MTU, or that of the interface it leaves by.
 func innerMTUs(h *hostnet.Host, cfg *configs.Config) (map[string]int, error) {
 	mtus := map[string]int{}
+	interfaces := h.InterfaceMTUs()
 	for _, t := range cfg.Tunnels {
-		outer, err := outerMTU(h, cfg, t)
+		outer, err := outerMTU(interfaces, cfg, t)
 		if err != nil {
 			return nil, err
 		}
@@ -36,8 +39,8 @@ func innerMTUs(h *hostnet.Host, cfg *configs.Config) (map[string]int, error) {
 	return mtus, nil
 }
 
-func outerMTU(h *hostnet.Host, cfg *configs.Config, t *configs.Tunnel) (int, error) {
-	mtu, err := h.InterfaceMTU(t.Local)
+func outerMTU(interfaces func(netip.Addr) (int, error), cfg *configs.Config, t *configs.Tunnel) (int, error) {
+	mtu, err := interfaces(t.Local)
 	switch {
 	case err != nil && !errors.Is(err, hostnet.ErrNotOurs):
 		return 0, err
@@ -102,14 +105,9 @@ func plan(cfg *configs.Config, mtus map[string]int) hostnet.Plan {
 
 // loadTunnels makes every SA and policy of the first configuration.
 func (g *Gateway) loadTunnels(cfg *configs.Config, mtus map[string]int) error {
-	made := map[string]*tunnel{}
-	for _, t := range cfg.Tunnels {
-		n, err := g.makeTunnel(cfg, t)
-		if err != nil {
-			closeAll(made)
-			return err
-		}
-		made[t.Name] = n
+	made, err := g.makeTunnels(cfg, cfg.Tunnels)
+	if err != nil {
+		return err
 	}
 	if err := g.publish(cfg, made); err != nil {
 		closeAll(made)
@@ -119,9 +117,106 @@ func (g *Gateway) loadTunnels(cfg *configs.Config, mtus map[string]int) error {
 	return nil
 }
 
-// makeTunnel makes the two SAs of a tunnel. Nothing sees them yet.
-func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, error) {
-	mtu, err := outerMTU(g.net, cfg, t)
+// numbers are what the SAs of one tunnel have of the store. Without a store nothing is received with them.
+type numbers struct {
+	out *sa.Sequence
+	in  *sa.Received // nil without a replay check
+}
+
+func (n *numbers) close() {
+	n.out.Close()
+	n.in.Close()
+}
+
+// makeTunnels makes the SAs of tunnels, all or none, by name. Nothing sees them yet. However many they are, the disk is waited for
+// twice.
+func (g *Gateway) makeTunnels(cfg *configs.Config, ts []*configs.Tunnel) (map[string]*tunnel, error) {
+	made := make(map[string]*tunnel, len(ts))
+	interfaces := g.net.InterfaceMTUs()
+	all, err := g.numbers(ts)
+	if err != nil { // of one of many: which, is found out one by one
+		all = nil
+	}
+	for i, t := range ts {
+		var n *numbers
+		if all != nil {
+			n = &all[i]
+		} else if one, err := g.numbers(ts[i : i+1]); err == nil {
+			n = &one[0]
+		} else {
+			closeAll(made)
+			var in inboundError
+			if errors.As(err, &in) {
+				return nil, cfg.Refuse(fmt.Sprintf("tunnel.%s.in", t.Name), Plain(in.error), storeMend(err), in.error)
+			}
+			return nil, cfg.Refuse(fmt.Sprintf("tunnel.%s.out", t.Name), Plain(err), "see `culvert example` for one that works", err)
+		}
+		if made[t.Name], err = g.makeTunnel(interfaces, cfg, t, n); err != nil {
+			delete(made, t.Name)
+			closeAll(made)
+			for k := i; all != nil && k < len(all); k++ {
+				all[k].close()
+			}
+			if all == nil {
+				n.close()
+			}
+			return nil, err
+		}
+	}
+	return made, nil
+}
+
+// numbers gives tunnels their numbers: outbound ones from the store, which never gives one twice, and inbound ones behind what earlier
+// processes have received with the key. Without a store (the configuration says so, and there is no AEAD) they begin at 1.
+func (g *Gateway) numbers(ts []*configs.Tunnel) ([]numbers, error) {
+	all := make([]numbers, len(ts))
+	if g.store == nil {
+		for i := range all {
+			all[i].out = sa.NewVolatileSequence()
+		}
+		return all, nil
+	}
+	var outs []sa.SequenceID
+	var ins []sa.ReceivedID
+	for _, t := range ts {
+		p := t.OutParams()
+		id := sa.KeyID(p.Keys)
+		if !g.store.Has(id) {
+			g.log.Info("a key that was never used with this state directory: its sequence numbers begin at 1", "tunnel", t.Name, "spi", spiString(p.SPI))
+		}
+		outs = append(outs, sa.SequenceID{SPI: p.SPI, Dst: p.Dst, KeyID: id, ESN: p.Keys.ESN})
+		if p := t.InParams(); !p.NoReplayCheck {
+			ins = append(ins, sa.ReceivedID{SPI: p.SPI, Dst: p.Dst, Keys: p.Keys})
+		}
+	}
+	seqs, err := g.store.Sequences(outs)
+	if err != nil {
+		return nil, err
+	}
+	marks, err := g.store.Receiveds(ins)
+	if err != nil {
+		for _, q := range seqs {
+			q.Close()
+		}
+		return nil, inboundError{err}
+	}
+	for i, t := range ts {
+		all[i].out = seqs[i]
+		if p := t.InParams(); !p.NoReplayCheck {
+			all[i].in, marks = marks[0], marks[1:]
+		}
+	}
+	return all, nil
+}
+
+// inboundError is an error of an inbound SA's numbers.
+type inboundError struct{ error }
+
+func (e inboundError) Unwrap() error { return e.error }
+
+// makeTunnel makes the two SAs of a tunnel with these numbers, which after an error are still the caller's. Nothing sees the SAs yet.
+func (g *Gateway) makeTunnel(interfaces func(netip.Addr) (int, error), cfg *configs.Config, t *configs.Tunnel, n *numbers) (*tunnel, error) {
+	mtu, err := outerMTU(interfaces, cfg, t)
 	if err != nil {
 		return nil, err
 	}
@@ -130,66 +225,30 @@ func (g *Gateway) makeTunnel(cfg *configs.Config, t *configs.Tunnel) (*tunnel, e
 	}
 	outP, inP := t.OutParams(), t.InParams()
 	outP.PathMTU = mtu
-	seq, err := g.sequence(t, &outP)
-	if err != nil {
-		return nil, refuse("out", err)
-	}
 	outS, err := g.engine.NewSession(t.Transform, offload.Seal, outP.Keys)
 	if err != nil {
-		seq.Close()
 		return nil, refuse("out", err)
 	}
-	out, err := sa.NewOutbound(outP, outS, seq)
+	out, err := sa.NewOutbound(outP, outS, n.out)
 	if err != nil {
 		outS.Close()
-		seq.Close()
 		return nil, refuse("out", err)
 	}
 	inS, err := g.engine.NewSession(t.Transform, offload.Open, inP.Keys)
 	if err != nil {
 		outS.Close()
-		seq.Close()
 		return nil, refuse("in", err)
 	}
 	in, err := sa.NewInbound(inP, inS, out)
+	if err == nil && n.in != nil {
+		err = in.Persist(n.in)
+	}
 	if err != nil {
 		outS.Close()
 		inS.Close()
-		seq.Close()
 		return nil, refuse("in", err)
 	}
-	if err := g.remember(in, &inP); err != nil {
-		seq.Close()
-		outS.Close()
-		inS.Close()
-		return nil, cfg.Refuse(fmt.Sprintf("tunnel.%s.in", t.Name), Plain(err), storeMend(err), err)
-	}
 	return &tunnel{cfg: t, out: out, in: in, mtu: mtu}, nil
-}
-
-// remember lets an inbound SA go on behind what earlier processes have received with its key.
-func (g *Gateway) remember(in *sa.Inbound, p *sa.Params) error {
-	if g.store == nil || p.NoReplayCheck {
-		return nil
-	}
-	mark, err := g.store.Received(p.SPI, p.Dst, p.Keys)
-	if err != nil {
-		return err
-	}
-	return in.Persist(mark)
-}
-
-// sequence gives the outbound SA its numbers: from the store, which never gives one twice. Without a store (the
-// configuration says so, and there is no AEAD) they begin at 1.
-func (g *Gateway) sequence(t *configs.Tunnel, p *sa.Params) (*sa.Sequence, error) {
-	if g.store == nil {
-		return sa.NewVolatileSequence(), nil
-	}
-	id := sa.KeyID(p.Keys)
-	if !g.store.Has(id) {
-		g.log.Info("a key that was never used with this state directory: its sequence numbers begin at 1", "tunnel", t.Name, "spi", fmt.Sprintf("0x%08x", p.SPI))
-	}
-	return g.store.Sequence(p.SPI, p.Dst, id, p.Keys.ESN)
 }
 
 func closeAll(ts map[string]*tunnel) {
@@ -307,6 +366,7 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 		changed[c.New.Name] = c
 	}
 	next := map[string]*tunnel{}
+	var fresh []*configs.Tunnel
 	for _, t := range cfg.Tunnels {
 		c, differs := changed[t.Name]
 		old := g.tunnels[c.Was(t)]
@@ -330,12 +390,12 @@ func (g *Gateway) Reload(cfg *configs.Config) (err error) {
 		if err := g.usedKeys(cfg, t); err != nil {
 			return err
 		}
-		n, err := g.makeTunnel(cfg, t)
-		if err != nil {
-			return err
-		}
-		next[t.Name], made[t.Name] = n, n
+		fresh = append(fresh, t)
 	}
+	if made, err = g.makeTunnels(cfg, fresh); err != nil {
+		return err
+	}
+	maps.Copy(next, made)
 	// The routes and the guard for what is new stand before its policies do; what is gone is unguarded only after them.
 	before, err := g.net.Snapshot()
 	if err != nil {

@@ -115,7 +115,7 @@ func (h *Host) Apply(p Plan) error {
 		return err
 	}
 	wantRoutes, wantRules := map[key]bool{}, map[key]bool{}
-	for _, r := range p.routes(l.Attrs().Index, h.addressIn) {
+	for _, r := range p.routes(l.Attrs().Index, h.sources()) {
 		wantRoutes[routeKey(&r)] = true
 	}
 	for k := range h.planned {
@@ -201,7 +201,7 @@ func (h *Host) lay(p *Plan, tun int) error {
 		}
 	}
 	routes, rules := h.selected(tun)
-	for _, r := range append(p.routes(tun, h.addressIn), routes...) {
+	for _, r := range append(p.routes(tun, h.sources()), routes...) {
 		if err := h.nl.RouteReplace(&r); err != nil {
 			errs = append(errs, fmt.Errorf("lay the route to %s in table %d: %w", r.Dst, r.Table, err))
 		}
@@ -375,7 +375,7 @@ func (p *Plan) routes(tun int, source func(netip.Prefix) netip.Addr) []netlink.R
 	}
 	for _, dst := range order {
 		if tun != 0 {
-			r := netlink.Route{LinkIndex: tun, MTU: mtu[dst], Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE}
+			r := netlink.Route{LinkIndex: tun, MTU: routeMTU(dst, mtu[dst]), Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE}
 			// Linux tells senders of IPv6 packets the route's MTU only if it is locked, else the interface's.
 			r.MTULock = dst.Addr().Is6()
 			if s := src[dst]; s.IsValid() {
@@ -388,6 +388,18 @@ func (p *Plan) routes(tun int, source func(netip.Prefix) netip.Addr) []netlink.R
 		}
 	}
 	return all
+}
+
+// minIPv6MTU is what senders of IPv6 may count on everywhere (RFC 8200 5).
+const minIPv6MTU = 1280
+
+// routeMTU is the MTU of a route into the TUN where mtu bytes fit into the tunnel. With less than IPv6's least the kernel would refuse
+// packets of up to that, and its senders do not go below it; the data plane lets their outer packets be fragmented.
+func routeMTU(dst netip.Prefix, mtu int) int {
+	if dst.Addr().Is6() {
+		return max(mtu, minIPv6MTU)
+	}
+	return mtu
 }
 
 func (p *Plan) rules() []*netlink.Rule {
@@ -672,8 +684,36 @@ func (h *Host) addressIn(p netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
+// sources is addressIn for many prefixes, of which each is looked for once.
+func (h *Host) sources() func(netip.Prefix) netip.Addr {
+	found := map[netip.Prefix]netip.Addr{}
+	return func(p netip.Prefix) netip.Addr {
+		a, ok := found[p]
+		if !ok {
+			a = h.addressIn(p)
+			found[p] = a
+		}
+		return a
+	}
+}
+
 // ErrNotOurs says that no interface of this host has an address.
 var ErrNotOurs = errors.New("no interface of this host has this address")
+
+// InterfaceMTUs is InterfaceMTU for many addresses, of which each is looked for once.
+func (h *Host) InterfaceMTUs() func(netip.Addr) (int, error) {
+	found := map[netip.Addr]int{}
+	return func(a netip.Addr) (int, error) {
+		if mtu, ok := found[a]; ok {
+			return mtu, nil
+		}
+		mtu, err := h.InterfaceMTU(a)
+		if err == nil {
+			found[a] = mtu
+		}
+		return mtu, err
+	}
+}
 
 // InterfaceMTU is the MTU in bytes of the interface that has the address a.
 func (h *Host) InterfaceMTU(a netip.Addr) (int, error) {

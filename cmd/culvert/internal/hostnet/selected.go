@@ -234,6 +234,9 @@ func (h *Host) complete(r *netlink.Route) {
 			from = append(from, a)
 		}
 	}
+	if r.MTU > 0 {
+		r.MTU = routeMTU(remote, r.MTU)
+	}
 	r.Src = nil
 	if len(from) > 0 {
 		r.Src = slices.MinFunc(from, netip.Addr.Compare).AsSlice()
@@ -320,7 +323,7 @@ func (s *selection) routesOf(p Pair, mtu int) []netlink.Route {
 		add(p.Remote, netlink.Route{Type: unix.RTN_UNREACHABLE, Priority: metricGuard})
 	}
 	if mtu > 0 {
-		add(p.Remote, netlink.Route{LinkIndex: s.tun, MTU: mtu, MTULock: p.Remote.Addr().Is6(), Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE})
+		add(p.Remote, netlink.Route{LinkIndex: s.tun, MTU: routeMTU(p.Remote, mtu), MTULock: p.Remote.Addr().Is6(), Priority: metricTUN, Scope: netlink.SCOPE_UNIVERSE})
 	}
 	return all
 }

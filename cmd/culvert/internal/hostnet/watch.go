@@ -70,7 +70,7 @@ func (h *Host) missing(p *Plan, tun int) ([]string, error) {
 		haveRoutes[routeKey(&routes[i])] = &routes[i]
 	}
 	selRoutes, selRules := h.selected(tun)
-	for _, r := range append(p.routes(tun, h.addressIn), selRoutes...) {
+	for _, r := range append(p.routes(tun, h.sources()), selRoutes...) {
 		kind := "route"
 		if r.Type == unix.RTN_UNREACHABLE {
 			kind = "guard route"
