@@ -563,7 +563,7 @@ func (w *world) flow(from, to *lab.End, v6 bool) *stream {
 
 var sentReceived = regexp.MustCompile(`(\d+) packets transmitted, (\d+) (packets )?received`)
 
-// stop ends the stream and says what was sent and received. The last one may still have been on its way.
+// stop ends the stream and says what was sent and received. The last ones may still have been on their way.
 func (s *stream) stop() (sent, received int) {
 	s.t.Helper()
 	syscall.Kill(s.p.Pid(), syscall.SIGINT)
@@ -585,12 +585,31 @@ func (s *stream) stop() (sent, received int) {
 	return sent, received
 }
 
-// lossless ends the stream and fails the test if an answer is missing, but for the one that was on its way at the end.
+var answer = regexp.MustCompile(`icmp_seq=(\d+) (hlim|ttl)=`)
+
+// lossless ends the stream and fails the test if an answer is missing, but for those that were on their way at the end: none came
+// after them.
 func (s *stream) lossless(what string) {
 	s.t.Helper()
 	sent, received := s.stop()
-	if sent < 20 || received < sent-1 {
-		s.t.Errorf("%s: %d packets were sent, and %d answered", what, sent, received)
+	text, err := os.ReadFile(s.file)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	have, last := map[int]bool{}, 0
+	for _, m := range answer.FindAllStringSubmatch(string(text), -1) {
+		n, _ := strconv.Atoi(m[1])
+		have[n], last = true, max(last, n)
+	}
+	var lost []int
+	for n := 1; n < last; n++ {
+		if !have[n] {
+			lost = append(lost, n)
+		}
+	}
+	const onTheWay = 40 // 200 ms
+	if sent < 20 || len(have) != received || len(lost) > 0 || last < sent-onTheWay {
+		s.t.Errorf("%s: %d packets were sent, %d answered, the last answer is to %d; lost: %v\n%s", what, sent, received, last, lost, tail(text, 300))
 	}
 	s.t.Logf("%s: %d packets were sent, and %d answered", what, sent, received)
 }
