@@ -267,13 +267,6 @@ func (b *DB) params(s *SASpec) (*sa.Params, error) {
 		}
 	}
 	if err := p.ValidateFor(dir); err != nil {
-		if p.Mode == sa.Transport {
-			q := *p
-			q.Mode = sa.Tunnel
-			if q.ValidateFor(dir) == nil {
-				return nil, xfrm.Errorf(unix.EPROTONOSUPPORT, "the gateway does not do transport mode; use tunnel mode")
-			}
-		}
 		return nil, err
 	}
 	return p, nil
