@@ -1,9 +1,11 @@
 package strongswan
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -183,4 +185,39 @@ func shm(t *testing.T) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
+}
+
+// A gateway that is killed, with nobody to keep its sockets, leaves a charon that waits and does not spin, and that ends when it is told to.
+// It is told so by the next gateway, which it could not work with; started again, it has its tunnel.
+func TestStrongSwanGatewayKilled(t *testing.T) {
+	w := newWorld(t, options{})
+	w.up()
+	w.ping(w.EthA, w.EthB, false, 5)
+	kill(t, w.a.gw)
+	busy := func() time.Duration {
+		f := strings.Fields(w.a.read(fmt.Sprintf("/proc/%d/stat", w.a.charon.Pid())))
+		if len(f) < 15 {
+			t.Fatal("charon has ended by itself")
+		}
+		user, _ := strconv.Atoi(f[13])
+		system, _ := strconv.Atoi(f[14])
+		return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 everywhere
+	}
+	before := busy()
+	time.Sleep(2 * time.Second)
+	if spent := busy() - before; spent > 500*time.Millisecond {
+		t.Errorf("in two seconds charon has used the processor for %v", spent)
+	}
+	if out, err := w.a.swanctl("--stats"); err != nil {
+		t.Errorf("charon does not answer: %v: %s", err, out)
+	}
+	w.a.startGateway()
+	select {
+	case <-w.a.charon.Done():
+	case <-time.After(patience):
+		t.Fatal("the next gateway has not ended the charon that it cannot serve")
+	}
+	w.a.startCharon()
+	w.up()
+	w.ping(w.EthA, w.EthB, true, 5)
 }

@@ -66,6 +66,9 @@
 //
 // # Restarts
 //
+// The end of a gateway ends the connections for requests, so that who waits is told. It does not end those for events: the program
+// has been given a copy of the gateway's end of those, for a netlink socket never ends, and a daemon would spin.
+//
 // While nobody reads a listener the calls wait; when its last descriptor is closed they fail with ENOSYS. A gateway that hands
 // its descriptors over, by Export or through a Keeper, leaves daemons that notice nothing. Close answers what has been taken in; a
 // gateway that is killed in that moment leaves one call that only a signal ends.

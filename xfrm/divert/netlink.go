@@ -58,6 +58,9 @@ func (s *Supervisor) netlink(r *request, c *client, fd int) verdict {
 			}
 		}
 		c.SetGroups(a.groups)
+		if a.groups != 0 {
+			s.silence(r, c)
+		}
 		s.changed(c)
 		return done
 	case callGetsockname:
@@ -96,6 +99,9 @@ func (s *Supervisor) netlink(r *request, c *client, fd int) verdict {
 			} else {
 				c.options.And(^(uint32(1) << name))
 			}
+		}
+		if c.Groups() != 0 {
+			s.silence(r, c)
 		}
 		s.changed(c)
 		return done

@@ -146,6 +146,12 @@ func (l *listener) give(id uint64, fd int, cloexec bool) error {
 	return l.do(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&a))
 }
 
+// leave puts a copy of fd into the caller, which does not know of it and does not hand it on by exec.
+func (l *listener) leave(id uint64, fd int) error {
+	a := addFD{ID: id, SrcFD: uint32(fd), NewFDFlags: unix.O_CLOEXEC}
+	return l.do(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&a))
+}
+
 // stop ends next; what has been taken in can still be answered.
 func (l *listener) stop() { _ = l.f.SetReadDeadline(time.Unix(1, 0)) }
 

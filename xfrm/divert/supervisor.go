@@ -107,6 +107,7 @@ type client struct {
 	peer    Peer
 	filter  *filterOf
 	options atomic.Uint32 // bit n: option n is on
+	silent  atomic.Bool   // the program has a copy of conn: see silence
 
 	keeping sync.Mutex // over kept and gone
 	kept    string
@@ -375,6 +376,26 @@ func (s *Supervisor) socket(r *request) verdict {
 	s.stats.Sockets.Add(1)
 	s.log.Debug("XFRM socket diverted", "client", p, "port", c.Port())
 	return verdict{given: true}
+}
+
+// silence keeps the connection of a program that listens for events from ending with the gateway, by a copy of the gateway's end in
+// the program itself. A netlink socket never ends, and a daemon does not expect it: strongSwan would read the end of it over and over,
+// with half of a processor. A socket for requests is left to end, so that who waits for an answer is told.
+func (s *Supervisor) silence(r *request, c *client) {
+	if c.silent.Swap(true) {
+		return
+	}
+	rc, err := c.conn.SyscallConn()
+	if err == nil {
+		var fd int
+		if fd, err = dup(rc); err == nil {
+			err = r.l.leave(r.id, fd)
+			unix.Close(fd)
+		}
+	}
+	if err != nil {
+		s.log.Debug("an XFRM socket will end with the gateway", "client", c.peer, "reason", err)
+	}
 }
 
 // open registers a connection and hands it to the sink.

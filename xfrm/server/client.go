@@ -109,9 +109,13 @@ func (s *Server) newPort(pid int32) uint32 {
 }
 
 func (s *Server) detach(c *Client) {
-	c.conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.closed { // the program is to notice, which it would not if there were copies of this end
+		c.conn.CloseRead()
+		c.conn.CloseWrite()
+	}
+	c.conn.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dump != nil {

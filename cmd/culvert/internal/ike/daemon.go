@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -67,6 +68,8 @@ type Daemon struct {
 	passed    []sa.Expiry
 	links
 	pairs
+
+	programs programs
 
 	readers sync.WaitGroup // of links' notices
 	warned  sync.Once      // of strongSwan's own routes
@@ -137,8 +140,16 @@ func (d *Daemon) Start(plane Plane) error {
 	d.mu.Lock()
 	d.plane, d.ln = plane, ln
 	d.mu.Unlock()
+	resumed := false
 	if d.store != nil {
-		d.resume()
+		resumed = d.resume()
+	}
+	if !resumed {
+		if ended := endOrphans(d.cfg.IKE.StateDir); len(ended) > 0 {
+			d.log.Warn("programs that an earlier gateway served are told to end, as their sockets have ended with it; start them again", "programs", strings.Join(ended, ", "))
+		}
+	}
+	if d.store != nil {
 		d.stop, d.saved = make(chan struct{}), make(chan struct{})
 		go d.saver(d.stop, d.saved)
 	}
@@ -285,6 +296,9 @@ func (s sink) Open(conn *net.UnixConn, p divert.Peer) (divert.Client, error) {
 	var here, there unix.Stat_t
 	if unix.Stat("/proc/self/ns/net", &here) == nil && unix.Stat(fmt.Sprintf("/proc/%d/ns/net", p.PID), &there) == nil && here.Ino != there.Ino {
 		return nil, fmt.Errorf("%s is in another network namespace than the gateway, which serves its own: start both in the same: %w", p, unix.EOPNOTSUPP)
+	}
+	if err := s.d.programs.add(s.d.cfg.IKE.StateDir, p); err != nil {
+		s.d.log.Warn("a program cannot be noted, and will not be ended by the next gateway if that cannot serve it", "client", p.String(), "reason", err)
 	}
 	return s.d.server.Attach(conn, server.Peer(p))
 }

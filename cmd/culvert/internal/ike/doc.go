@@ -6,6 +6,7 @@
 //	links.go    which outer link an SA uses: a port shared with the daemon, or a raw socket for protocol 50
 //	pairs.go    from policies to what the host sends into the TUN or refuses
 //	keep.go     what outlives the gateway's process: sockets in systemd's store, SAs in a file in memory
+//	orphans.go  programs whose gateway has died are ended by the next one
 //	report.go   what there is, for the control socket
 //
 // # Locks

@@ -193,8 +193,8 @@ func (d *Daemon) save() {
 }
 
 // resume goes on with what the process before has left in the store: its SAs and policies first, so that traffic goes on, then the
-// daemon's sockets.
-func (d *Daemon) resume() {
+// daemon's sockets. It reports whether there was something.
+func (d *Daemon) resume() bool {
 	kept := d.store.inherited()
 	d.store.clean(kept)
 	name := filepath.Join(d.cfg.IKE.StateDir, savedFile)
@@ -203,7 +203,7 @@ func (d *Daemon) resume() {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			d.log.Warn("the state of an earlier IKE daemon's SAs cannot be removed", "file", name, "reason", err)
 		}
-		return
+		return false
 	}
 	began := time.Now()
 	f, err := os.Open(name)
@@ -220,6 +220,7 @@ func (d *Daemon) resume() {
 		d.log.Error("not all of the IKE daemon's sockets could be gone on with", "reason", err, "remedy", "systemctl restart strongswan")
 	}
 	d.log.Info("the IKE daemon of before is served again", "descriptors", len(kept), "took", time.Since(began).Round(time.Millisecond))
+	return true
 }
 
 func (d *Daemon) setRestoring(on bool) {
