@@ -237,7 +237,7 @@ func boundTo(fd int) (netip.AddrPort, error) {
 
 // share puts a socket of ours beside a program's, and gives it to the sink. portMu is held.
 func (s *Supervisor) share(r *request, theirs int, cookie uint64, addr netip.AddrPort) error {
-	who, err := r.who()
+	who, _, err := r.who()
 	if err != nil {
 		return err
 	}

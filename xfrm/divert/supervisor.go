@@ -344,11 +344,11 @@ func (s *Supervisor) socket(r *request) verdict {
 	case typ&0xf != unix.SOCK_RAW && typ&0xf != unix.SOCK_DGRAM:
 		return fails(unix.ESOCKTNOSUPPORT)
 	}
-	p, err := r.who()
+	p, administers, err := r.who()
 	if err != nil {
 		return fails(unix.ESRCH) // it has gone
 	}
-	if !r.mayAdminister() {
+	if !administers {
 		return goesOn // and the kernel says EPERM to all that is sent
 	}
 	theirs, conn, err := s.pairs.make()

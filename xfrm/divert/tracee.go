@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -107,55 +108,61 @@ func (t *tracee) process() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return strconv.Atoi(v)
+	return strconv.Atoi(v[0])
 }
 
-// status is a field of the thread's status.
-func (t *tracee) status(field string) (string, error) {
+// status is some fields of the thread's status, which must come in that order.
+func (t *tracee) status(fields ...string) (values []string, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.tid))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, field); ok {
-			return strings.TrimSpace(v), nil
+		if v, ok := strings.CutPrefix(line, fields[len(values)]); ok {
+			if values = append(values, strings.TrimSpace(v)); len(values) == len(fields) {
+				return values, nil
+			}
 		}
 	}
-	return "", fmt.Errorf("a process without %s in its status", field)
+	return nil, fmt.Errorf("a process without %s in its status", fields[len(values)])
 }
 
-// mayAdminister reports whether the thread has CAP_NET_ADMIN in the gateway's user namespace, as the kernel's XFRM wants it.
-func (t *tracee) mayAdminister() bool {
-	v, err := t.status("CapEff:")
+// who is the process, by name, and whether the thread has CAP_NET_ADMIN in the gateway's user namespace, as the kernel's XFRM wants it.
+func (t *tracee) who() (p Peer, administers bool, err error) {
+	v, err := t.status("Name:", "Tgid:", "CapEff:")
 	if err != nil {
-		return false
+		return Peer{}, false, err
 	}
-	caps, err := strconv.ParseUint(v, 16, 64)
-	if err != nil || caps&(1<<unix.CAP_NET_ADMIN) == 0 {
-		return false
+	pid, err := strconv.Atoi(v[1])
+	if err != nil {
+		return Peer{}, false, err
 	}
+	p = Peer{PID: int32(pid), Comm: v[0]} // that of the first thread is the process's
+	if pid != t.tid || strings.Contains(v[0], `\`) {
+		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if err != nil {
+			return Peer{}, false, err
+		}
+		p.Comm = strings.TrimSuffix(string(comm), "\n")
+	}
+	caps, err := strconv.ParseUint(v[2], 16, 64)
+	administers = err == nil && caps&(1<<unix.CAP_NET_ADMIN) != 0 && t.ofOurUsers()
+	if !t.l.valid(t.id) {
+		return Peer{}, false, unix.ESRCH
+	}
+	return p, administers, nil
+}
+
+var ourUsers = sync.OnceValues(func() (string, error) { return os.Readlink("/proc/self/ns/user") })
+
+// ofOurUsers says whether the thread is of the gateway's user namespace.
+func (t *tracee) ofOurUsers() bool {
 	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/user", t.tid))
 	if err != nil {
 		return errors.Is(err, os.ErrNotExist) && t.l.valid(t.id) // a kernel without user namespaces
 	}
-	ours, err := os.Readlink("/proc/self/ns/user")
-	return err == nil && ours == theirs && t.l.valid(t.id)
-}
-
-// who is the process, by name.
-func (t *tracee) who() (Peer, error) {
-	pid, err := t.process()
-	if err != nil {
-		return Peer{}, err
-	}
-	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	if err != nil {
-		return Peer{}, err
-	}
-	if !t.l.valid(t.id) {
-		return Peer{}, unix.ESRCH
-	}
-	return Peer{PID: int32(pid), Comm: strings.TrimSuffix(string(comm), "\n")}, nil
+	ours, err := ourUsers()
+	return err == nil && ours == theirs
 }
 
 // mask is what a pointer has at most.

@@ -97,9 +97,11 @@ func same(a, b string) bool {
 	return len(x) == 4 && len(y) == 4 && slices.Equal(x[:3], y[:3])
 }
 
+var bootID = sync.OnceValues(func() ([]byte, error) { return os.ReadFile("/proc/sys/kernel/random/boot_id") })
+
 // lineOf is the line of a process; "" if there is none.
 func lineOf(pid int) string {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := bootID()
 	if err != nil {
 		return ""
 	}
