@@ -114,7 +114,9 @@ func TestStrongSwanCertificates(t *testing.T) {
 	w.ping(w.EthB, w.EthA, true, 10)
 	w.sendFile(w.EthA, w.EthB, false, 1<<20)
 	w.a.must("--rekey", "--ike", "c", "--reauth")
-	until(t, "a CHILD_SA alone is installed", func() bool { return len(w.a.installed()) == 1 && len(w.b.installed()) == 1 && w.a.status().IKE.SAs == 2 })
+	until(t, "a CHILD_SA alone is installed", func() bool {
+		return len(w.a.installed()) == 1 && len(w.b.installed()) == 1 && w.a.status().IKE.SAs == 2
+	})
 	w.ping(w.EthA, w.EthB, false, 10)
 	if clear, _ := wire.clear(); clear != 0 {
 		t.Errorf("%d packets on the wire are in the clear", clear)
