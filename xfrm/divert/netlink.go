@@ -52,10 +52,8 @@ func (s *Supervisor) netlink(r *request, c *client, fd int) verdict {
 		if r.call == callConnect {
 			return done // there is one to talk to, and no other
 		}
-		if a.pid != 0 && a.pid != c.Port() {
-			if err := c.SetPort(a.pid); err != nil {
-				return fails(errnoOf(err))
-			}
+		if err := c.SetPort(a.pid); err != nil {
+			return fails(errnoOf(err))
 		}
 		c.SetGroups(a.groups)
 		if a.groups != 0 {
@@ -71,6 +69,9 @@ func (s *Supervisor) netlink(r *request, c *client, fd int) verdict {
 		room := int32(order.Uint32(b))
 		if room < 0 {
 			return fails(unix.EINVAL)
+		}
+		if err := c.SetPort(0); err != nil { // it is not given away any more, now that it is known
+			return fails(errnoOf(err))
 		}
 		a := sockaddrNL{c.Port(), c.Groups()}.bytes(order)
 		order.PutUint32(b, lenNetlink)

@@ -26,7 +26,7 @@ func (p Peer) String() string { return fmt.Sprintf("%s[%d]", p.Comm, p.PID) }
 type Client interface {
 	// Port is its netlink port, nl_pid.
 	Port() uint32
-	// SetPort is bind with an nl_pid: EADDRINUSE if another one has that port.
+	// SetPort is bind with an nl_pid: EADDRINUSE if another one is bound to that port. With 0 Port is to stay as it is from now on.
 	SetPort(port uint32) error
 	// Groups is its multicast groups, as bits, and SetGroups is bind with nl_groups.
 	Groups() uint32

@@ -32,7 +32,8 @@ type Client struct {
 	conn *net.UnixConn
 	raw  syscall.RawConn
 	peer Peer
-	port atomic.Uint32 // its netlink port, unique among clients
+	port  atomic.Uint32 // its netlink port, unique among clients
+	bound atomic.Bool   // it is the client's for good: by bind, or because it has been used or told
 
 	groups atomic.Uint32 // bits, as xfrm.GroupBit has them
 	capAck atomic.Bool
@@ -130,15 +131,30 @@ func (s *Server) detach(c *Client) {
 // Port is the client's netlink port: what getsockname gives as nl_pid.
 func (c *Client) Port() uint32 { return c.port.Load() }
 
-// SetPort is bind with an nl_pid: EADDRINUSE if another client has that port.
+// SetPort is bind with an nl_pid: EADDRINUSE if another client is bound to that port. With 0 the client keeps the port that it has.
+// As in the kernel, a socket that has neither been bound nor used has no port yet that another could not get.
 func (c *Client) SetPort(port uint32) error {
+	if port == 0 {
+		c.bound.Store(true)
+		return nil
+	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if other := c.s.ports[port]; other != nil && other != c {
-		return unix.EADDRINUSE
-	}
 	if _, ok := c.s.clients[c]; !ok {
 		return ErrClosed
+	}
+	other := c.s.ports[port]
+	if other != nil && other != c && other.bound.Load() {
+		return unix.EADDRINUSE
+	}
+	c.bound.Store(true)
+	if other == c {
+		return nil
+	}
+	if other != nil {
+		free := c.s.newPort(0)
+		other.port.Store(free)
+		c.s.ports[free] = other
 	}
 	delete(c.s.ports, c.port.Load())
 	c.port.Store(port)

@@ -181,6 +181,7 @@ func (s *Server) listened(group uint32) bool {
 // datagram answers the requests in one datagram, in order. What does not look like a message ends it without an answer, as in the
 // kernel.
 func (s *Server) datagram(c *Client, b []byte) {
+	c.bound.Store(true)
 	for m, err := range xfrm.Messages(b) {
 		if err != nil {
 			return
