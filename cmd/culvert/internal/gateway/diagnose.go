@@ -331,7 +331,7 @@ func (g *Gateway) explain(w dataplane.Sighting, now time.Time) {
 		g.explainSPI(w, note)
 	case dataplane.CauseIKE:
 		if of := g.tunnelsWith(w.Peer.Addr()); len(of) > 0 {
-			note(of[0], hintIKE, "give the peer the same static SPIs and keys, and let no IKE daemon there use this port",
+			note(of[0], hintIKE, "give the peer the same static SPIs and keys, and let no IKE daemon there use this port; or let one negotiate here too, instead of this tunnel (`culvert exec`)",
 				"peer %v sends IKE messages: it wants to negotiate, and this gateway has static keys for it", w.Peer.Addr())
 		}
 	case dataplane.CauseUnreachable, dataplane.CauseSendFailed:
