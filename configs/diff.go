@@ -65,7 +65,9 @@ var settings = []struct {
 	{"ike.after_delete", func(a, b *Config) bool { return a.IKE.AfterDelete != b.IKE.AfterDelete }, ""},
 	{"ike.local_subnets", func(a, b *Config) bool { return !slices.Equal(a.IKE.LocalSubnets, b.IKE.LocalSubnets) }, ""},
 	{"ike.remote_subnets", func(a, b *Config) bool { return !slices.Equal(a.IKE.RemoteSubnets, b.IKE.RemoteSubnets) }, ""},
-	{"guard.local_by_default_route", func(a, b *Config) bool { return a.Guard.LocalByDefault != b.Guard.LocalByDefault }, ""},
+	{"guard.local_by_default_route", func(a, b *Config) bool { return a.Guard.LocalByDefault != b.Guard.LocalByDefault && a.IKE.Enabled },
+		"the rules for an IKE daemon's policies are laid as the start wants them"},
+	{"guard.local_by_default_route", func(a, b *Config) bool { return a.Guard.LocalByDefault != b.Guard.LocalByDefault && !a.IKE.Enabled }, ""},
 	{"guard.enabled", func(a, b *Config) bool { return a.Guard.Enabled != b.Guard.Enabled }, "the guard stands before the first packet"},
 }
 

@@ -232,7 +232,7 @@ func (g *Gateway) startIKE() (err error) {
 		}
 	}
 	g.ike, err = ike.New(ike.Config{
-		IKE: cfg.IKE, Guard: cfg.Guard.Enabled, TUN: cfg.Tun.Name, DB: g.db, Host: g.net, Store: g.ikeStore, ESP: esp, Log: g.log,
+		IKE: cfg.IKE, Guard: cfg.Guard.Enabled, LocalByDefault: cfg.Guard.LocalByDefault, TUN: cfg.Tun.Name, DB: g.db, Host: g.net, Store: g.ikeStore, ESP: esp, Log: g.log,
 		Engine: func(t *offload.Transform) (offload.Engine, error) { return g.registry.Select(t, g.engine.Name()) },
 	})
 	return err

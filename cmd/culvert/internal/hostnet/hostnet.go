@@ -434,12 +434,9 @@ func (p *Plan) rules() []*netlink.Rule {
 		}
 		inside := map[netip.Prefix]bool{}
 		for _, pr := range p.Protected {
-			if l := pr.Local.Masked(); !p.LocalByDefault && l.Bits() > 0 && family(l.Addr()) == fam && !inside[l] {
+			if l := pr.Local.Masked(); !p.LocalByDefault && family(l.Addr()) == fam && !inside[l] {
 				inside[l] = true
-				add(fam, prefRouted, func(r *netlink.Rule) {
-					r.IifName, r.Dst, r.Table, r.SuppressPrefixlen = p.TUN, ipnet(l, false), unix.RT_TABLE_MAIN, 0
-				})
-				add(fam, prefStray, func(r *netlink.Rule) { r.IifName, r.Dst, r.Type = p.TUN, ipnet(l, false), unix.RTN_UNREACHABLE })
+				all = append(all, strayRules(p.TUN, l)...)
 			}
 		}
 		seen := map[Pair]bool{}
@@ -455,6 +452,20 @@ func (p *Plan) rules() []*netlink.Rule {
 		}
 	}
 	return all
+}
+
+// strayRules keep what was decapsulated for a local subnet from leaving by a default route. For everything there are none.
+func strayRules(tun string, local netip.Prefix) []*netlink.Rule {
+	if local.Bits() == 0 {
+		return nil
+	}
+	routed, stray := netlink.NewRule(), netlink.NewRule()
+	for _, r := range []*netlink.Rule{routed, stray} {
+		r.Family, r.Protocol, r.IifName, r.Dst = family(local.Addr()), protocol, tun, ipnet(local, false)
+	}
+	routed.Priority, routed.Table, routed.SuppressPrefixlen = prefRouted, unix.RT_TABLE_MAIN, 0
+	stray.Priority, stray.Type = prefStray, unix.RTN_UNREACHABLE
+	return []*netlink.Rule{routed, stray}
 }
 
 // baseRules are those that a family needs with any tunnel.

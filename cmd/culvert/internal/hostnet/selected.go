@@ -45,6 +45,8 @@ type Daemon struct {
 	TUN   string   // name
 	Guard bool     // refuse what is selected where there is no TUN, and what comes in clear
 	Ports []uint16 // UDP ports that the daemon sends IKE from
+	// LocalByDefault is as Plan's.
+	LocalByDefault bool
 }
 
 // selection is the state behind Serve, Select and Deselect. It is guarded by Host.mu.
@@ -360,6 +362,9 @@ func (s *selection) rulesOf(p Pair, mtu int) []*netlink.Rule {
 		add(prefPolicies, func(r *netlink.Rule) { r.Src, r.Table = src, PolicyTable })
 	}
 	if s.Guard {
+		if !s.LocalByDefault {
+			all = append(all, strayRules(s.TUN, p.Local)...)
+		}
 		for _, src := range sides(p.Remote) {
 			for _, dst := range sides(p.Local) {
 				add(prefRefuse, func(r *netlink.Rule) { r.Src, r.Dst, r.Type = src, dst, unix.RTN_BLACKHOLE })

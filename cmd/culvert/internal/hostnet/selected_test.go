@@ -221,3 +221,19 @@ func TestPrefixOf(t *testing.T) {
 		t.Error("nothing became a prefix")
 	}
 }
+
+// What came out of an IKE daemon's tunnel for nobody here leaves by no default route either, as long as a policy has that local subnet, or
+// the guard holds it; the pairs of one local subnet share the rules.
+func TestSelectedStrays(t *testing.T) {
+	h := serve(t)
+	const stray = "10.1.77.7 from 10.2.0.5 iif culvert0"
+	wantWay(t, stray, "out0")
+	h.mustSelect(t, "10.2.0.0/16", "10.1.0.0/16", 1400)
+	h.mustSelect(t, "10.3.0.0/16", "10.1.0.0/16", 1400)
+	wantWay(t, stray, "nowhere")
+	wantWay(t, "10.1.0.7 from 10.2.0.5 iif culvert0", "lan0")
+	h.mustDeselect(t, "10.2.0.0/16", "10.1.0.0/16")
+	wantWay(t, stray, "nowhere")
+	h.mustDeselect(t, "10.3.0.0/16", "10.1.0.0/16")
+	wantWay(t, stray, "out0")
+}

@@ -33,8 +33,11 @@ type Plane interface {
 
 // Config is what a Daemon is made of. Everything in it is used until Close has returned.
 type Config struct {
-	IKE    configs.IKE
-	Guard  bool // refuse what policies select where it cannot be protected
+	IKE   configs.IKE
+	Guard bool // refuse what policies select where it cannot be protected
+	// LocalByDefault is hostnet.Plan's.
+	LocalByDefault bool
+
 	TUN    string
 	DB     *sa.DB
 	Host   *hostnet.Host
@@ -84,7 +87,7 @@ func New(cfg Config) (*Daemon, error) {
 	if d.netns, err = namespace(); err != nil {
 		return nil, err
 	}
-	kept, err := cfg.Host.Serve(hostnet.Daemon{TUN: cfg.TUN, Guard: cfg.Guard, Ports: []uint16{cfg.IKE.Port, cfg.IKE.PortNATT}})
+	kept, err := cfg.Host.Serve(hostnet.Daemon{TUN: cfg.TUN, Guard: cfg.Guard, Ports: []uint16{cfg.IKE.Port, cfg.IKE.PortNATT}, LocalByDefault: cfg.LocalByDefault})
 	if err != nil {
 		return nil, fmt.Errorf("lay the guard for the IKE daemon's policies: %w", err)
 	}
