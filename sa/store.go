@@ -93,6 +93,7 @@ type Store struct {
 	byKey   map[[16]byte]int
 	free    []int // slots without a key
 	open    map[*Sequence]struct{}
+	users   map[int]int // how many of open have a slot
 	batch   []*Sequence // scratch of extend
 	suspect bool        // the last sync failed: what the file holds is unknown until it is replaced
 	err     error
@@ -131,7 +132,7 @@ func (s *Store) Memory() error { return s.memoryErr }
 // loadStore makes a store of what a disk holds, nil if nothing. It does not work ahead yet.
 func loadStore(d disk, content []byte) (*Store, error) {
 	s := &Store{
-		now: time.Now, disk: d, byKey: map[[16]byte]int{}, open: map[*Sequence]struct{}{},
+		now: time.Now, disk: d, byKey: map[[16]byte]int{}, open: map[*Sequence]struct{}{}, users: map[int]int{},
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 		received: map[int]*Received{}, final: map[int]uint64{}, returned: map[int]struct{}{},
 	}
@@ -217,10 +218,6 @@ func (s *Store) Sequences(ids []SequenceID) ([]*Sequence, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]*Sequence, len(ids))
-	users := map[int]int{} // by slot
-	for q := range s.open {
-		users[q.slot]++
-	}
 	if !s.closed {
 		if err := s.settle(); err != nil { // which may change marks that an error below brings back
 			return nil, fmt.Errorf("sa: sequence store: %s: %w", s.disk, err)
@@ -231,7 +228,7 @@ func (s *Store) Sequences(ids []SequenceID) ([]*Sequence, error) {
 			return nil, err
 		}
 	}
-	before := map[int]mark{}
+	before, users := map[int]mark{}, map[int]int{} // the latter of these ids, by slot
 	for i, id := range ids {
 		slot := s.byKey[id.KeyID]
 		before[slot] = s.marks[slot]
@@ -242,7 +239,7 @@ func (s *Store) Sequences(ids []SequenceID) ([]*Sequence, error) {
 		m := &s.marks[slot]
 		exact, ok := s.memory.recall(slot, m.id.KeyID, m.gen)
 		switch {
-		case users[slot] > 1:
+		case s.users[slot]+users[slot] > 1:
 			m.gen = 0 // there is one record for all of them, and a lane writes to it already
 			continue
 		case ok && 0 < exact && exact < m.next:
@@ -271,6 +268,7 @@ func (s *Store) Sequences(ids []SequenceID) ([]*Sequence, error) {
 			q.remember(q.at)
 		}
 		s.open[q] = struct{}{}
+		s.users[q.slot]++
 	}
 	return all, nil
 }
@@ -503,6 +501,9 @@ func (s *Store) drop(q *Sequence) {
 	defer s.mu.Unlock()
 	if _, ok := s.open[q]; ok {
 		delete(s.open, q)
+		if s.users[q.slot]--; s.users[q.slot] == 0 {
+			delete(s.users, q.slot)
+		}
 		s.takeBack(q)
 	}
 }
@@ -535,11 +536,8 @@ func (s *Store) Forget(keyID [16]byte) error {
 	if !ok {
 		return nil
 	}
-	for q := range s.open {
-		if q.slot == slot {
-			return fmt.Errorf("sa: sequence store: %w: spi 0x%08x still uses the key; close its sequence first",
-				ErrStoreBusy, s.marks[slot].id.SPI)
-		}
+	if s.users[slot] > 0 {
+		return fmt.Errorf("sa: sequence store: %w: spi 0x%08x still uses the key; close its sequence first", ErrStoreBusy, s.marks[slot].id.SPI)
 	}
 	if s.closed {
 		return fmt.Errorf("sa: sequence store: %s: %w", s.disk, ErrStoreClosed)
@@ -589,6 +587,7 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	clear(s.open)
+	clear(s.users)
 	clear(s.received)
 	s.mu.Unlock()
 	close(s.stop)

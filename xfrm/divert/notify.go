@@ -3,6 +3,7 @@ package divert
 import (
 	"errors"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 	"unsafe"
@@ -143,6 +144,18 @@ func (l *listener) give(id uint64, fd int, cloexec bool) error {
 	if cloexec {
 		a.NewFDFlags = unix.O_CLOEXEC
 	}
+	// A signal in this moment would take the descriptor back and leave the answer, which is then 0: the program's standard input. The
+	// Go runtime sends signals to its threads all the time.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var all, was unix.Sigset_t
+	for i := range all.Val {
+		all.Val[i] = ^all.Val[i]
+	}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &was); err != nil {
+		return err
+	}
+	defer unix.PthreadSigmask(unix.SIG_SETMASK, &was, nil)
 	return l.do(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&a))
 }
 
