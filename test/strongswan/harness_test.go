@@ -35,6 +35,13 @@ const mark = "\xc0\xff\xee\x5e\xed"
 var program string
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == bulkCommand {
+		if err := bulk(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	flag.Parse()
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "culvert-strongswan-")
