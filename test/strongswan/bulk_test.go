@@ -7,13 +7,18 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"culvert/test/lab"
 	"culvert/xfrm"
 )
 
@@ -144,5 +149,69 @@ func TestStrongSwanThousands(t *testing.T) {
 	out, err := output(t, w.GatewayA, w.a.dir, "ip", "route", "show", "table", "4304")
 	if got := strings.Count(out, "dev culvert0"); err != nil || got != n {
 		t.Errorf("%d routes into the TUN, want %d: %v", got, n, err)
+	}
+}
+
+// Three hundred clients that are killed, some while they listen for events and some in the middle of a long list, leave no descriptor, no
+// socket and no goroutine of the gateway behind.
+func TestStrongSwanKilledClients(t *testing.T) {
+	long(t)
+	w := prepare(t, options{})
+	text := strings.Replace(w.a.read("culvert.toml"), `metrics.listen = ""`, `metrics.listen = "127.0.0.1:9750"`, 1)
+	w.a.write("culvert.toml", text)
+	w.a.startGateway()
+	if _, _, err := w.install(300); err != nil {
+		t.Fatal(err)
+	}
+	goroutines := regexp.MustCompile(`(?m)^go_goroutines (\d+)`)
+	count := func() (files, routines int) {
+		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.a.gw.Pid()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, _ := w.a.run("curl", "-s", "http://127.0.0.1:9750/metrics")
+		m := goroutines.FindStringSubmatch(out)
+		if m == nil {
+			t.Fatalf("the metrics do not tell the goroutines: %s", tail([]byte(out), 300))
+		}
+		routines, _ = strconv.Atoi(m[1])
+		return len(fds), routines
+	}
+	const batch = 30
+	clients := func() {
+		var all []*lab.Process
+		for i := range batch {
+			command := []string{"ip", "xfrm", "monitor"}
+			if i%2 == 1 {
+				command = []string{"sh", "-c", "ip xfrm state list | sleep 60"} // which does not read
+			}
+			cmd := exec.Command(program, slices.Concat([]string{"exec", "--socket", w.a.dir + "/exec.sock", "--"}, command)...)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			p, err := w.a.ns.Start(cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, p)
+		}
+		until(t, "the clients have their sockets", func() bool { return len(w.a.status().IKE.Clients) == batch })
+		for _, p := range all {
+			syscall.Kill(-p.Pid(), syscall.SIGKILL)
+		}
+		for _, p := range all {
+			<-p.Done()
+		}
+		until(t, "the clients have gone", func() bool { return len(w.a.status().IKE.Clients) == 0 })
+	}
+	clients() // what is made once is made
+	files, routines := count()
+	for range 300 / batch {
+		clients()
+	}
+	until(t, "descriptors and goroutines are as many as before", func() bool {
+		f, r := count()
+		return f <= files && r <= routines+2 // a request for the metrics has some
+	})
+	if st := w.a.status(); st.IKE.Failures != 0 || st.IKE.SAs != 600 {
+		t.Errorf("%+v", st.IKE)
 	}
 }
