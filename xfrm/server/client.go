@@ -28,10 +28,10 @@ func (p Peer) String() string { return fmt.Sprintf("%s[%d]", p.Comm, p.PID) }
 
 // Client is one connection, which stands for one netlink socket. All methods may be called from any goroutine.
 type Client struct {
-	s    *Server
-	conn *net.UnixConn
-	raw  syscall.RawConn
-	peer Peer
+	s     *Server
+	conn  *net.UnixConn
+	raw   syscall.RawConn
+	peer  Peer
 	port  atomic.Uint32 // its netlink port, unique among clients
 	bound atomic.Bool   // it is the client's for good: by bind, or because it has been used or told
 

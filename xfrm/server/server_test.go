@@ -473,3 +473,38 @@ func consistent(t rapid.TB, p *plane) {
 		t.Errorf("%d policies with effect, %d in the data plane", effective, n)
 	}
 }
+
+// A port that a socket has been given, and that it has neither bound nor used, is another's who binds it, as with the kernel, which gives
+// one only then; after that it is nobody else's.
+func TestPorts(t *testing.T) {
+	s := newServer(t, Config{})
+	first, second, third := connect(t, s), connect(t, s), connect(t, s)
+	port := first.c.Port()
+	if port != uint32(os.Getpid()) {
+		t.Fatalf("the first socket of a process has port %d", port)
+	}
+	if err := second.c.SetPort(port); err != nil || second.c.Port() != port {
+		t.Fatalf("a port that nobody has bound: %v, port %d", err, second.c.Port())
+	}
+	if first.c.Port() == port || first.c.Port() == third.c.Port() {
+		t.Errorf("the first one has port %d now", first.c.Port())
+	}
+	if err := third.c.SetPort(port); err != unix.EADDRINUSE {
+		t.Errorf("a port that is bound: %v", err)
+	}
+	if err := second.c.SetPort(port); err != nil {
+		t.Errorf("one's own port: %v", err)
+	}
+	used := first.c.Port()
+	first.must(&xfrm.SADInfo{}, xfrm.MsgGetSADInfo) // which binds it
+	if err := third.c.SetPort(used); err != unix.EADDRINUSE {
+		t.Errorf("a port that is in use: %v", err)
+	}
+	own := third.c.Port()
+	if err := third.c.SetPort(0); err != nil || third.c.Port() != own {
+		t.Errorf("bind without a port: %v, port %d, and it was %d", err, third.c.Port(), own)
+	}
+	if err := first.c.SetPort(own); err != unix.EADDRINUSE {
+		t.Errorf("a port that was kept: %v", err)
+	}
+}
