@@ -1,10 +1,15 @@
 package strongswan
 
 import (
+	"net"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"culvert/test/lab"
 )
@@ -14,7 +19,39 @@ func TestStrongSwanPrograms(t *testing.T) {
 	long(t)
 	for _, command := range [][]string{{"charon-systemd"}, {"ipsec", "start", "--nofork"}} {
 		t.Run(strings.Join(command, " "), func(t *testing.T) {
-			w := newWorld(t, options{command: command})
+			w := prepare(t, options{command: command})
+			// What systemd wants to hear of a service of Type=notify, from the process that it has started.
+			notices, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer notices.Close()
+			if rc, err := notices.SyscallConn(); err != nil || rc.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) }) != nil || err != nil {
+				t.Fatal(err)
+			}
+			w.a.daemon = []string{"NOTIFY_SOCKET=" + notices.LocalAddr().String()}
+			w.a.startGateway()
+			w.a.startCharon()
+			w.b.startCharon()
+			if command[0] == "charon-systemd" {
+				notices.SetReadDeadline(time.Now().Add(patience))
+				for ready := false; !ready; {
+					text, oob := make([]byte, 4096), make([]byte, 256)
+					n, m, _, _, err := notices.ReadMsgUnix(text, oob)
+					if err != nil {
+						t.Fatalf("systemd would wait for READY=1: %v", err)
+					}
+					c, err := unix.ParseSocketControlMessage(oob[:m])
+					if err != nil || len(c) != 1 {
+						t.Fatalf("a notice without a sender: %v", err)
+					}
+					from, err := unix.ParseUnixCredentials(&c[0])
+					if err != nil || int(from.Pid) != w.a.charon.Pid() {
+						t.Fatalf("%q comes from %v, %v; the process that systemd would have started is %d", text[:n], from, err, w.a.charon.Pid())
+					}
+					ready = strings.Contains(string(text[:n]), "READY=1")
+				}
+			}
 			w.up()
 			w.ping(w.EthA, w.EthB, false, 5)
 			w.ping(w.EthB, w.EthA, true, 5)
@@ -26,6 +63,15 @@ func TestStrongSwanPrograms(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A connection that is to be started is up by itself, as soon as charon has it.
+func TestStrongSwanStart(t *testing.T) {
+	long(t)
+	w := newWorld(t, options{start: "start"})
+	until(t, "the CHILD_SA is installed", func() bool { return len(w.a.installed()) == 1 && len(w.b.installed()) == 1 })
+	w.ping(w.EthA, w.EthB, false, 5)
+	w.ping(w.EthB, w.EthA, true, 5)
 }
 
 // charon is killed and started again, ten times in a row; its SAs of before stay and carry on until they are replaced, and it gets its

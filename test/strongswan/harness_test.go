@@ -109,6 +109,7 @@ type side struct {
 	charon  *lab.Process
 	logs    []string
 	env     []string // of the gateway, beside the test's own
+	daemon  []string // and of charon
 	files   []*os.File
 	names   string // of files
 	ike     string // ike.state_dir; "" is below dir
@@ -316,6 +317,9 @@ func (s *side) background(name string, args ...string) (p *lab.Process, file str
 	cmd := exec.Command(name, args...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env = append(os.Environ(), "STRONGSWAN_CONF="+s.dir+"/strongswan.conf", "SWANCTL_DIR="+s.dir)
+	if name == "unshare" {
+		cmd.Env = append(cmd.Env, s.daemon...)
+	}
 	if name == program || s.files != nil {
 		cmd.Env, cmd.ExtraFiles = append(cmd.Env, s.env...), s.files
 	}
