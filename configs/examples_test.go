@@ -151,7 +151,7 @@ func TestDropIns(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"culvert-ike.conf": {
 			"FileDescriptorStoreMax=512", "RuntimeDirectoryPreserve=restart", "CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_PTRACE CAP_CHOWN", "RestrictNamespaces=no", "ProtectProc=default",
-			"SystemCallFilter=pidfd_open pidfd_getfd process_vm_readv process_vm_writev setns unshare",
+			"SystemCallFilter=memfd_create pidfd_open pidfd_getfd process_vm_readv process_vm_writev setns unshare",
 		},
 		"strongswan-culvert.conf": {"Requires=culvert.service", "After=culvert.service", "ExecStart=", "ExecStart=/usr/local/bin/culvert exec -- /usr/sbin/charon-systemd"},
 	} {

@@ -7,6 +7,7 @@
 //	pairs.go    from policies to what the host sends into the TUN or refuses
 //	keep.go     what outlives the gateway's process: sockets in systemd's store, SAs in a file in memory
 //	orphans.go  programs whose gateway has died are ended by the next one
+//	seal.go     what that file is encrypted with
 //	report.go   what there is, for the control socket
 //
 // # Locks

@@ -19,7 +19,7 @@ import (
 	"culvert/xfrm/divert"
 )
 
-// Where the state of descriptors and of the server is, below ike.state_dir. There are keys in the latter.
+// Where the state of descriptors and of the server is, below ike.state_dir. There are keys in the latter, which is sealed.
 const (
 	keptDir   = "kept"
 	savedFile = "sas"
@@ -31,6 +31,7 @@ type store struct {
 	log    *slog.Logger
 	notify string // path of systemd's socket
 	dir    string
+	seal   *seal      // of the server's state, from inherited on
 	mu     sync.Mutex // of sending
 }
 
@@ -93,8 +94,19 @@ func (s *store) tell(text string, f *os.File) error {
 	return unix.Sendmsg(fd, []byte(text), oob, &unix.SockaddrUnix{Name: s.notify}, unix.MSG_NOSIGNAL)
 }
 
-// inherited are the descriptors that systemd has kept. The variables that say so are taken out of the environment.
-func (s *store) inherited() []divert.Kept {
+// inherited are the descriptors that systemd has kept. The variables that say so are taken out of the environment. The seal is the one
+// that was kept, or a new one.
+func (s *store) inherited() (all []divert.Kept, err error) {
+	defer func() {
+		if s.seal != nil {
+			return
+		}
+		var f *os.File
+		if s.seal, f, err = newSeal(); err == nil {
+			err = errors.Join(s.tell("FDSTOREREMOVE=1\nFDNAME="+sealName, nil), s.tell("FDSTORE=1\nFDPOLL=0\nFDNAME="+sealName, f))
+			f.Close()
+		}
+	}()
 	pid, _ := strconv.Atoi(os.Getenv("LISTEN_PID"))
 	n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
 	names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
@@ -102,14 +114,21 @@ func (s *store) inherited() []divert.Kept {
 		os.Unsetenv(v)
 	}
 	if pid != os.Getpid() {
-		return nil
+		return nil, nil
 	}
-	var all []divert.Kept
 	for i := range n {
 		fd := 3 + i // SD_LISTEN_FDS_START
 		unix.CloseOnExec(fd)
 		if i >= len(names) {
 			unix.Close(fd)
+			continue
+		}
+		if names[i] == sealName {
+			f := os.NewFile(uintptr(fd), sealName)
+			if s.seal, err = openSeal(f); err != nil {
+				s.log.Warn("what systemd has kept of the gateway before cannot be used", "reason", err)
+			}
+			f.Close()
 			continue
 		}
 		state, err := os.ReadFile(filepath.Join(s.dir, names[i]))
@@ -121,7 +140,7 @@ func (s *store) inherited() []divert.Kept {
 		}
 		all = append(all, divert.Kept{Name: names[i], File: os.NewFile(uintptr(fd), names[i]), State: state})
 	}
-	return all
+	return all, nil
 }
 
 // clean removes the files of what was not kept.
@@ -180,11 +199,14 @@ func (d *Daemon) saver(stop, done chan struct{}) {
 }
 
 func (d *Daemon) save() {
+	if d.store.seal == nil {
+		return // which was told at the start
+	}
 	name := filepath.Join(d.cfg.IKE.StateDir, savedFile)
 	var b bytes.Buffer
 	err := d.server.Save(&b)
 	if err == nil {
-		err = replace(name, b.Bytes())
+		err = replace(name, d.store.seal.seal(b.Bytes()))
 	}
 	clear(b.Bytes())
 	if err != nil {
@@ -195,7 +217,10 @@ func (d *Daemon) save() {
 // resume goes on with what the process before has left in the store: its SAs and policies first, so that traffic goes on, then the
 // daemon's sockets. It reports whether there was something.
 func (d *Daemon) resume() bool {
-	kept := d.store.inherited()
+	kept, err := d.store.inherited()
+	if err != nil {
+		d.log.Error("the IKE daemon's SAs will be lost when the gateway is restarted", "reason", err)
+	}
 	d.store.clean(kept)
 	name := filepath.Join(d.cfg.IKE.StateDir, savedFile)
 	if len(kept) == 0 {
@@ -206,12 +231,16 @@ func (d *Daemon) resume() bool {
 		return false
 	}
 	began := time.Now()
-	f, err := os.Open(name)
+	file, err := os.ReadFile(name)
+	var state []byte
+	if err == nil && d.store.seal != nil {
+		state, err = d.store.seal.open(file)
+	}
 	if err == nil {
 		d.setRestoring(true)
-		err = d.server.Restore(f)
+		err = d.server.Restore(bytes.NewReader(state))
 		d.setRestoring(false)
-		f.Close()
+		clear(state)
 	}
 	if err != nil {
 		d.log.Error("the IKE daemon's SAs are lost; it must be restarted", "reason", err, "remedy", "systemctl restart strongswan")
