@@ -128,12 +128,23 @@ func (n *numbers) close() {
 	n.in.Close()
 }
 
+// retireLimit is how long a reload waits for SAs of the one before to end.
+const retireLimit = 5 * time.Second
+
 // makeTunnels makes the SAs of tunnels, all or none, by name. Nothing sees them yet. However many they are, the disk is waited for
 // twice.
 func (g *Gateway) makeTunnels(cfg *configs.Config, ts []*configs.Tunnel) (map[string]*tunnel, error) {
 	made := make(map[string]*tunnel, len(ts))
 	interfaces := g.net.InterfaceMTUs()
 	all, err := g.numbers(ts)
+	// A tunnel that was taken away a moment ago, and comes back, has its numbers until its last burst is done.
+	for end := time.Now().Add(retireLimit); errors.Is(err, sa.ErrStoreBusy) && time.Now().Before(end); {
+		retiring := g.db.Retiring()
+		time.Sleep(time.Millisecond)
+		if all, err = g.numbers(ts); retiring == 0 {
+			break // and it is not of those
+		}
+	}
 	if err != nil { // of one of many: which, is found out one by one
 		all = nil
 	}
@@ -178,12 +189,11 @@ func (g *Gateway) numbers(ts []*configs.Tunnel) ([]numbers, error) {
 	}
 	var outs []sa.SequenceID
 	var ins []sa.ReceivedID
-	for _, t := range ts {
+	unused := make([]bool, len(ts))
+	for i, t := range ts {
 		p := t.OutParams()
 		id := sa.KeyID(p.Keys)
-		if !g.store.Has(id) {
-			g.log.Info("a key that was never used with this state directory: its sequence numbers begin at 1", "tunnel", t.Name, "spi", spiString(p.SPI))
-		}
+		unused[i] = !g.store.Has(id)
 		outs = append(outs, sa.SequenceID{SPI: p.SPI, Dst: p.Dst, KeyID: id, ESN: p.Keys.ESN})
 		if p := t.InParams(); !p.NoReplayCheck {
 			ins = append(ins, sa.ReceivedID{SPI: p.SPI, Dst: p.Dst, Keys: p.Keys})
@@ -201,6 +211,9 @@ func (g *Gateway) numbers(ts []*configs.Tunnel) ([]numbers, error) {
 		return nil, inboundError{err}
 	}
 	for i, t := range ts {
+		if unused[i] {
+			g.log.Info("a key that was never used with this state directory: its sequence numbers begin at 1", "tunnel", t.Name, "spi", spiString(t.Out.SPI))
+		}
 		all[i].out = seqs[i]
 		if p := t.InParams(); !p.NoReplayCheck {
 			all[i].in, marks = marks[0], marks[1:]
